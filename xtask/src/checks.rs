@@ -12,6 +12,11 @@ const PUMPED: &str = "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,s
 const PROMOTED: &str = "stream/,close/,ends/,shutdown/,nonblocking/,tokens/,epoll_once/,epoll_oneshot/,errnos/vector_flags,\
     odd/positions,cancel/,privileges/threads,fork_served/";
 
+/// Subjects with a host for each of their two roles, about bytes, ends and deaths; and those that are moved back as well.
+const BETWEEN: &str = "pair/e,pair/half,pair/server_closes,pair/poll,pair/urgent,servers/,load/up,load/both,load/fill,load/http,\
+    failure/killed,failure/server_killed,failure/unread,failure/aborted";
+const BETWEEN_MOVED: &str = "servers/epoll_server,servers/poll_server,servers/select_server,pair/half";
+
 /// This program again.
 fn ourselves(args: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -66,6 +71,12 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     // Likewise; the whole takes minutes.
     let promoted = ["posix", "--promote", "--only", PROMOTED];
     steps.tests("posix, promoted", &mut ourselves(&promoted)?);
+    for between in [
+        &["posix", "--between", "--only", BETWEEN][..],
+        &["posix", "--between", "--demote", "--only", BETWEEN_MOVED],
+    ] {
+        steps.tests("posix, between", &mut ourselves(between)?);
+    }
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);

@@ -233,6 +233,7 @@ impl Connection {
                 seat.end.announce(at.slot, control);
             }
         }
+        let was_there = own.road().has(RoadWord::ATTACHED);
         match SlotState::of_word(words.state.into()) {
             SlotState::Open if self.is_opener => _ = seat.answer(at, SlotState::Open, control),
             SlotState::Refused if self.is_opener && !self.closed[1] => {
@@ -241,9 +242,12 @@ impl Connection {
             }
             SlotState::Closed if !self.closed[1] => {
                 self.closed[1] = true;
-                // If it was not answered the local process' side is closed too by that, which a look will find.
+                // If it was not answered the local process' side is closed too by that, which a look will find. An end that has been there
+                // and has gone meanwhile has not refused: it may have sent something.
                 if !self.is_opener {
                     seat.take_back(at);
+                } else if was_there {
+                    seat.answer(at, SlotState::Open, control);
                 }
                 seat.close(at, control);
             }

@@ -4,7 +4,7 @@ use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::patience::Patience;
-use crate::peer::{FOREVER_NS, Peer};
+use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer};
 use crate::seat::{self, Seat};
 use crate::socket::Listener;
 use crate::standing::Reports;
@@ -170,7 +170,7 @@ impl Engine {
 
     /// The last that was heard may be the end of a connection: who does not know that it was heard keeps it until he finds nobody here any more.
     fn leave(&mut self) {
-        self.send(now_ns() + peer::ACK_DELAY_NS);
+        self.send(now_ns() + ACK_DELAY_NS);
     }
 
     /// Whether something was found anywhere.

@@ -156,7 +156,7 @@ fn wander(seconds: u64) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    let mut hosts = host::two_told(&["--promote=all", "--demote=4"], Faults::default(), 1)?;
+    let mut hosts = host::two_with_engines_told(Faults::default(), 1, &["--promote=all", "--demote=4"])?;
     run(&mut hosts, seconds, &[])?;
     finish(hosts)
 }

@@ -27,8 +27,8 @@ pub struct Host {
     pub address: Ipv4Addr,
     /// What joins it to the other one, if that has faults; the first host has it.
     pub cable: Option<Cable>,
-    /// What its monitors are told besides.
-    more: &'static [&'static str],
+    /// What its monitor is told besides.
+    monitor_args: Vec<String>,
 }
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
@@ -43,7 +43,12 @@ pub fn two(is_oracle: bool) -> Result<[Host; 2]> {
     let (here, there) = (Network::new()?, Network::new()?);
     Network::join([(&here, ADDRESSES[0]), (&there, ADDRESSES[1])])?;
     let host = |network, address| {
-        Ok::<_, crate::Error>(Host { lab: Lab::on(network, is_oracle)?, address, cable: None, more: &[] })
+        Ok::<_, crate::Error>(Host {
+            lab: Lab::on(network, is_oracle)?,
+            address,
+            cable: None,
+            monitor_args: Vec::new(),
+        })
     };
     Ok([host(here, ADDRESSES[0])?, host(there, ADDRESSES[1])?])
 }
@@ -51,11 +56,11 @@ pub fn two(is_oracle: bool) -> Result<[Host; 2]> {
 /// Two of them with an engine each, which know each other by keys; joined by a cable that has these faults, or the kernel's own pair of
 /// devices where it has none. Fewer connections than `least` stay the kernel's.
 pub fn two_with_engines(faults: Faults, least: usize) -> Result<[Host; 2]> {
-    two_told(&[], faults, least)
+    two_with_engines_told(faults, least, &[])
 }
 
-/// The same, where monitors have these arguments besides.
-pub fn two_told(more: &'static [&'static str], faults: Faults, least: usize) -> Result<[Host; 2]> {
+/// The same; their monitors are told this besides.
+pub fn two_with_engines_told(faults: Faults, least: usize, monitor_args: &[&str]) -> Result<[Host; 2]> {
     let (here, there) = (Network::new()?, Network::new()?);
     let ends = [(&here, ADDRESSES[0]), (&there, ADDRESSES[1])];
     let cable = match faults == Faults::default() {
@@ -64,7 +69,9 @@ pub fn two_told(more: &'static [&'static str], faults: Faults, least: usize) -> 
     };
     let mut hosts = [Host::bare(here, ADDRESSES[0])?, Host::bare(there, ADDRESSES[1])?];
     introduce(&hosts, least)?;
-    hosts.iter_mut().for_each(|host| host.more = more);
+    for host in &mut hosts {
+        host.monitor_args = monitor_args.iter().map(|word| (*word).to_owned()).collect();
+    }
     hosts.iter_mut().try_for_each(Host::start_engine)?;
     hosts[0].cable = cable;
     Ok(hosts)
@@ -99,7 +106,7 @@ fn introduce(hosts: &[Host], least: usize) -> Result<()> {
 impl Host {
     /// Without a monitor.
     fn bare(network: Network, address: Ipv4Addr) -> Result<Host> {
-        Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None, more: &[] })
+        Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None, monitor_args: Vec::new() })
     }
 
     /// A monitor, and waits until that knows its engine.
@@ -123,7 +130,8 @@ impl Host {
     /// A monitor with an engine.
     pub fn start_monitor(&mut self) -> Result<()> {
         let file = self.hosts_file().display().to_string();
-        let args = [&["--hosts", file.as_str()][..], self.more].concat();
+        let besides = self.monitor_args.iter().map(String::as_str);
+        let args: Vec<&str> = ["--hosts", &file].into_iter().chain(besides).collect();
         self.lab.start_monitor_with(&args)
     }
 

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What sets interfaces up.
@@ -31,6 +31,12 @@ impl Network {
             loopback_up()?;
             Ok(File::open("/proc/thread-self/ns/net")?)
         })?;
+        Ok(Network { place })
+    }
+
+    /// One that exists: `/run/netns/NAME`, `/proc/PID/ns/net`.
+    pub fn at(path: &Path) -> Result<Network> {
+        let place = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Network { place })
     }
 

@@ -7,6 +7,7 @@
 //! kernel as well. Differences that have to stay are in `tests/suites/known-differences.txt`, each with its reason. At
 //! the end of an item nothing may be left in the monitor. What runs, and what could not be had: docs/SUITES.md.
 
+mod between;
 mod compare;
 mod cpython;
 mod curl;
@@ -132,7 +133,7 @@ fn run(options: &Options) -> Result<()> {
 
 fn items() -> impl Iterator<Item = Item> {
     let here = cpython::items().chain(redis::items()).chain(each::items()).chain(stress::items());
-    here.chain(curl::items()).chain(python::items())
+    here.chain(curl::items()).chain(python::items()).chain(between::items())
 }
 
 impl Item {

@@ -65,12 +65,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
 
 fn run(stage: &Stage, item: &Item, _: &Choice) -> Result<Outcomes> {
     let tree = sources::source("redis")?;
-    for program in PROGRAMS {
-        let link = tree.join("src").join(program);
-        if !link.exists() {
-            std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), &link)?;
-        }
-    }
+    link_programs(&tree)?;
     let script = ["tests/test_helper.tcl", "--clients", "1", "--single", item.name];
     let mut command = stage.command("tclsh", &script)?;
     let ended = stage.watch(command.current_dir(&tree), item.name, None, TIMEOUT)?;
@@ -88,9 +83,20 @@ fn run(stage: &Stage, item: &Item, _: &Choice) -> Result<Outcomes> {
     Ok(outcomes)
 }
 
+/// The packaged programs, where the tests look for them.
+pub(crate) fn link_programs(tree: &Path) -> Result<()> {
+    for program in PROGRAMS {
+        let link = tree.join("src").join(program);
+        if !link.exists() {
+            std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), &link)?;
+        }
+    }
+    Ok(())
+}
+
 /// Adds a line like `[ok]: name (12 ms)`. Numbers in names are random in some, or say how much was done in a time, so
 /// that they stand for each other, whatever their length; of several with one name the worst counts.
-fn add(line: &str, outcomes: &mut Outcomes) {
+pub(crate) fn add(line: &str, outcomes: &mut Outcomes) {
     let plain = without_colours(line);
     let Some((word, rest)) = plain.strip_prefix('[').and_then(|text| text.split_once("]: ")) else { return };
     let word = match word {

@@ -39,6 +39,10 @@ impl Stage {
         Ok(Stage { lab: Lab::new(is_oracle)?, log })
     }
 
+    pub(crate) fn is_oracle(&self) -> bool {
+        self.lab.is_oracle()
+    }
+
     /// A private directory.
     pub(crate) fn path(&self) -> &Path {
         self.lab.path()
@@ -91,7 +95,7 @@ impl Stage {
         Ok(Ended { code, is_hung, text })
     }
 
-    fn write_log(&self, name: &str, text: &str, end: String) -> Result<()> {
+    pub(crate) fn write_log(&self, name: &str, text: &str, end: String) -> Result<()> {
         use std::io::Write;
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&self.log)?;
         writeln!(file, "==> {name}\n{}\n==> {name}: {end}", text.trim_end())?;

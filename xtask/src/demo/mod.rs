@@ -9,13 +9,13 @@ pub(crate) mod machine;
 pub(crate) mod measure;
 mod two_hosts;
 
+use crate::cable::Bad;
 use harness::cable::Faults;
 use harness::lab::{Lab, Side};
 use harness::report::{Progress, median, table, thousands};
-use harness::{Result, install, product};
+use harness::{Result, fail, install, product};
 use measure::{Benchmark, Measurement};
 use serde_json::json;
-use std::time::Duration;
 
 const TITLE: &str = "Unmodified programs on one host: requests per second";
 
@@ -27,12 +27,9 @@ pub(crate) struct Options {
     /// Between two hosts, made of network namespaces of this one, with an engine each
     #[arg(long)]
     two_hosts: bool,
-    /// Of a million packets between the two hosts so many are lost
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "two_hosts")]
-    lost_ppm: u32,
-    /// A packet between the two hosts takes so much longer
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, requires = "two_hosts")]
-    delay_us: u64,
+    /// Of the cable between them
+    #[command(flatten)]
+    bad: Bad,
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
@@ -45,14 +42,6 @@ pub(crate) struct Options {
     /// Use what is built already
     #[arg(long)]
     no_build: bool,
-}
-
-impl Options {
-    /// Of the cable between two hosts.
-    fn faults(&self) -> Faults {
-        let delay = Duration::from_micros(self.delay_us);
-        Faults { lost_ppm: self.lost_ppm, delay, ..Faults::default() }
-    }
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -80,6 +69,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let (rounds, seconds) = if options.quick { (1, options.seconds.min(0.5)) } else { (3, options.seconds) };
     if options.two_hosts {
         return two_hosts::run(options, rounds, seconds);
+    }
+    if options.bad.faults() != Faults::default() {
+        fail!("--loss and --delay are of the cable between --two-hosts");
     }
     let rows = measure_all(rounds, seconds)?;
     let folder = product::target().join("demo");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// Any socket address with its length.
 #[derive(Clone, Copy)]
@@ -69,9 +69,9 @@ impl Addr {
         Addr::from_part(part, V6_LEN)
     }
 
-    /// 127.0.0.1 with the given port.
+    /// 127.0.0.1 with the given port; where the roles are on two hosts, the server's address.
     pub(crate) fn local(port: u16) -> Addr {
-        Addr::v4([127, 0, 0, 1], port)
+        Addr::v4(here().octets(), port)
     }
 
     pub(crate) fn any(port: u16) -> Addr {
@@ -87,9 +87,9 @@ impl Addr {
         Addr::v6(Ipv6Addr::UNSPECIFIED, port)
     }
 
-    /// ::ffff:127.0.0.1 with the given port.
+    /// `local` as an address of IPv6.
     pub(crate) fn mapped(port: u16) -> Addr {
-        Addr::v6(Ipv4Addr::LOCALHOST.to_ipv6_mapped(), port)
+        Addr::v6(here().to_ipv6_mapped(), port)
     }
 
     /// `AF_UNSPEC`, as `connect` takes it to dissolve an association.
@@ -134,6 +134,13 @@ impl Addr {
     pub(crate) fn ptr_mut(&mut self) -> *mut libc::sockaddr {
         (&raw mut self.raw).cast()
     }
+}
+
+/// `SD_POSIX_ADDRESS`, which is read once: later there may be threads and handlers.
+fn here() -> Ipv4Addr {
+    static HERE: OnceLock<Ipv4Addr> = OnceLock::new();
+    let told = || std::env::var("SD_POSIX_ADDRESS").ok()?.parse().ok();
+    *HERE.get_or_init(|| told().unwrap_or(Ipv4Addr::LOCALHOST))
 }
 
 impl fmt::Display for Addr {

@@ -6,7 +6,13 @@
 //! shown, and tolerated up to a limit, but never with `--repeat`. Builds nothing: `target/release` must hold `sd`,
 //! `sd-posix` and `libsd.so`. Starts a monitor of its own with a private socket, and ends it by its pid.
 
+mod between;
+mod difference;
+
+use between::Between;
+use difference::excerpt;
 use harness::again::{LOOKS, Tally};
+use harness::cable::Faults;
 use harness::monitor::{Monitor, from_the_first_byte};
 use harness::scratch::Scratch;
 use harness::{Result, fail, product};
@@ -21,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--between] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,9 +38,6 @@ const KERNEL_RETRIES: usize = 3;
 /// Subjects that are named at the end, with their times.
 const SLOWEST: usize = 12;
 
-/// Lines of a difference that are shown.
-const EXCERPT_LINES: usize = 16;
-
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     let place = Place::find()?;
@@ -43,26 +46,14 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         subjects.iter().for_each(|subject| println!("{} ({})", subject.name, subject.kind()));
         return Ok(());
     }
-    let mut known = known_differences("known-differences.txt")?;
-    if options.demote {
-        known.extend(known_differences("demote-failures.txt")?);
-    }
-    if options.promote {
-        known.extend(known_differences("promote-failures.txt")?);
+    let known = options.known()?;
+    if options.between {
+        return run_between(place, &options, &subjects, &known);
     }
     let monitor = match options.modes.as_slice() {
         [Mode::Kernel] => None,
         _ => {
-            let mut arguments: Vec<&str> =
-                options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
-            arguments.extend(options.promote.then_some("--promote=all"));
-            arguments.extend(options.earned.then_some("--promote=earned"));
-            // Even: see `sd_monitor`'s `wander`.
-            let demote = format!("--demote={}", options.seed << 1);
-            if options.demote {
-                println!("at bytes by chance: --seed {}", options.seed);
-                arguments.push(&demote);
-            }
+            let arguments = options.monitor_args();
             let mut arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
             arguments.extend(from_the_first_byte(&arguments));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
@@ -80,6 +71,23 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             println!("the monitor ended early: {status}");
         }
     }
+    tally.finish("transcripts that differ from the kernel's")
+}
+
+/// Subjects of two processes, with a host for each.
+fn run_between(
+    mut place: Place,
+    options: &Options,
+    subjects: &[Subject],
+    known: &BTreeMap<String, String>,
+) -> Result<()> {
+    let pairs: Vec<Subject> = subjects.iter().filter(|subject| subject.pair).cloned().collect();
+    let arguments = options.monitor_args();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let faults = Faults { lost_ppm: options.lost_ppm, ..Faults::default() };
+    place.between = Some(Between::new(&arguments, faults)?);
+    let tally = run_all(&place, options, &pairs, known);
+    place.between.take().map_or(Ok(()), Between::finish)?;
     tally.finish("transcripts that differ from the kernel's")
 }
 
@@ -128,9 +136,41 @@ struct Options {
     seed: u64,
     /// The first few connections of a process are the kernel's, until they have shown that they last.
     earned: bool,
+    /// Server and client are on two hosts, with an engine each.
+    between: bool,
+    /// Of a million packets between these so many are lost.
+    lost_ppm: u32,
 }
 
 impl Options {
+    /// What monitors are told.
+    fn monitor_args(&self) -> Vec<String> {
+        let mut arguments: Vec<String> =
+            self.pump.into_iter().flat_map(|how| ["--loopback-pump".to_owned(), how.to_owned()]).collect();
+        arguments.extend(self.promote.then(|| "--promote=all".to_owned()));
+        arguments.extend(self.earned.then(|| "--promote=earned".to_owned()));
+        if self.demote {
+            println!("at bytes by chance: --seed {}", self.seed);
+            // Even: see `sd_monitor`'s `wander`.
+            arguments.push(format!("--demote={}", self.seed << 1));
+        }
+        arguments
+    }
+
+    /// Subjects that may differ.
+    fn known(&self) -> Result<BTreeMap<String, String>> {
+        let mut known = known_differences("known-differences.txt")?;
+        let lists = [
+            (self.demote, "demote-failures.txt"),
+            (self.promote, "promote-failures.txt"),
+            (self.between, "between-failures.txt"),
+        ];
+        for (_, list) in lists.iter().filter(|(is_read, _)| *is_read) {
+            known.extend(known_differences(list)?);
+        }
+        Ok(known)
+    }
+
     fn parse(args: &[String]) -> Result<Options> {
         let modes = vec![Mode::Both, Mode::Server, Mode::Client];
         let mut options = Options {
@@ -145,6 +185,8 @@ impl Options {
             demote: false,
             seed: UNIX_EPOCH.elapsed()?.as_nanos() as u64 & 0xffff_ffff,
             earned: false,
+            between: false,
+            lost_ppm: 0,
         };
         let mut words = args.iter();
         while let Some(word) = words.next() {
@@ -155,8 +197,9 @@ impl Options {
                     // Only there both sides are ours.
                     options.modes = vec![Mode::Both];
                 }
-                "--promote" | "--demote" => {
+                "--promote" | "--demote" | "--between" => {
                     options.promote = true;
+                    options.between |= word == "--between";
                     options.demote |= word == "--demote";
                     options.modes = vec![Mode::Both];
                 }
@@ -164,6 +207,7 @@ impl Options {
                     options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
+                "--lost-ppm" => options.lost_ppm = value()?.parse()?,
                 "--seed" => options.seed = value()?.parse()?,
                 "--list" => options.list = true,
                 "--only" => options.only = value()?.clone(),
@@ -183,16 +227,24 @@ struct Place {
     suite: PathBuf,
     socket: PathBuf,
     scratch: Scratch,
+    between: Option<Between>,
 }
 
 impl Place {
     fn find() -> Result<Place> {
         let scratch = Scratch::new("posix")?;
         let socket = scratch.path().join("monitor.sock");
-        Ok(Place { sd: product::sd(), suite: product::target().join("release/sd-posix"), socket, scratch })
+        Ok(Place {
+            sd: product::sd(),
+            suite: product::target().join("release/sd-posix"),
+            socket,
+            scratch,
+            between: None,
+        })
     }
 }
 
+#[derive(Clone)]
 struct Subject {
     name: String,
     pair: bool,
@@ -280,6 +332,10 @@ fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&Str
     let start = Instant::now();
     let mut oracle = vec![transcript(place, subject, Mode::Kernel)];
     let (mut good, mut lines, mut tally) = (Vec::new(), Vec::new(), Tally::default());
+    let left_out = place.between.as_ref().and_then(|_| between::needs_one_host(subject, &oracle[0]));
+    if let Some((line, count)) = left_out {
+        return Report { lines: vec![line], tally: Tally { count, ..tally }, took: start.elapsed() };
+    }
     for mode in options.modes.iter().copied().filter(|mode| subject.has(*mode)) {
         let mut rounds = (0..options.repeat).map(|_| transcript(place, subject, mode));
         let Some(seen) = rounds.find(|seen| !agrees(place, subject, mode, seen, &mut oracle)) else {
@@ -320,9 +376,6 @@ fn is_unsteady(place: &Place, subject: &Subject, mode: Mode, oracle: &mut Vec<St
 /// is the kernel that is on trial.
 fn agrees(place: &Place, subject: &Subject, mode: Mode, seen: &str, oracle: &mut Vec<String>) -> bool {
     if mode == Mode::Kernel {
-        let is_bad = |line: &str| {
-            ["TIMEOUT", "GIVE UP", "AWAIT", "ROLE PIPE"].iter().any(|word| line.starts_with(word))
-        };
         return oracle[0] == seen && !seen.lines().any(is_bad);
     }
     while !oracle.iter().any(|known| known == seen) {
@@ -332,6 +385,11 @@ fn agrees(place: &Place, subject: &Subject, mode: Mode, seen: &str, oracle: &mut
         oracle.push(transcript(place, subject, Mode::Kernel));
     }
     true
+}
+
+/// What no subject prints that went as it should.
+fn is_bad(line: &str) -> bool {
+    ["TIMEOUT", "(TIMEOUT", "GIVE UP", "AWAIT", "ROLE PIPE"].iter().any(|word| line.starts_with(word))
 }
 
 /// Runs a subject once; what it printed, what it said on standard error, and how it ended.
@@ -352,9 +410,9 @@ fn transcript(place: &Place, subject: &Subject, mode: Mode) -> String {
     text
 }
 
-fn command(place: &Place, subject: &Subject, mode: Mode) -> Command {
+fn command(place: &Place, subject: &Subject, mode: Mode) -> Result<Command> {
     let mut command = match mode {
-        Mode::Both => {
+        Mode::Both if place.between.is_none() => {
             let mut command = Command::new(&place.sd);
             command.args(["run", "--"]).arg(&place.suite);
             command
@@ -367,6 +425,10 @@ fn command(place: &Place, subject: &Subject, mode: Mode) -> Command {
     }
     // Subjects wait for memory to be given back.
     command.env("SD_IDLE_SECONDS", "1");
+    if let Some(between) = &place.between {
+        between.adapt(place, &mut command, mode)?;
+        return Ok(command);
+    }
     let prefix = format!("{} run --", place.sd.display());
     match mode {
         Mode::Kernel => &mut command,
@@ -374,11 +436,11 @@ fn command(place: &Place, subject: &Subject, mode: Mode) -> Command {
         Mode::Server => command.env("SD_MONITOR", &place.socket).env("SD_POSIX_SERVER_PREFIX", prefix),
         Mode::Client => command.env("SD_MONITOR", &place.socket).env("SD_POSIX_CLIENT_PREFIX", prefix),
     };
-    command
+    Ok(command)
 }
 
 fn run_once(place: &Place, subject: &Subject, mode: Mode, files: &[PathBuf; 2]) -> Result<String> {
-    let mut command = command(place, subject, mode);
+    let mut command = command(place, subject, mode)?;
     command.stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
     let mut child = command.spawn()?;
     let deadline = Instant::now() + TIMEOUT;
@@ -399,50 +461,4 @@ fn run_once(place: &Place, subject: &Subject, mode: Mode, files: &[PathBuf; 2]) 
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// The difference of two transcripts, with a line of context, cut after some lines.
-fn excerpt(expected: &str, seen: &str) -> Vec<String> {
-    let lines = difference(&expected.lines().collect::<Vec<_>>(), &seen.lines().collect::<Vec<_>>());
-    let changed = |index: usize| lines.get(index).is_some_and(|(sign, _)| *sign != ' ');
-    let near = |index: usize| changed(index) || changed(index + 1) || (index > 0 && changed(index - 1));
-    let kept = (0..lines.len()).filter(|index| near(*index));
-    let mut shown: Vec<String> =
-        kept.map(|index| format!("      {} {}", lines[index].0, lines[index].1)).collect();
-    if shown.len() > EXCERPT_LINES {
-        let more = shown.len() - EXCERPT_LINES;
-        shown.truncate(EXCERPT_LINES);
-        shown.push(format!("      ... and {more} lines more"));
-    }
-    shown
-}
-
-/// A line-by-line difference by the longest common subsequence; transcripts are short.
-fn difference<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<(char, &'a str)> {
-    let width = new.len() + 1;
-    let mut common = vec![0usize; (old.len() + 1) * width];
-    for i in (0..old.len()).rev() {
-        for j in (0..new.len()).rev() {
-            common[i * width + j] = match old[i] == new[j] {
-                true => common[(i + 1) * width + j + 1] + 1,
-                false => common[(i + 1) * width + j].max(common[i * width + j + 1]),
-            };
-        }
-    }
-    let (mut i, mut j, mut result) = (0, 0, Vec::new());
-    while i < old.len() || j < new.len() {
-        if i < old.len() && j < new.len() && old[i] == new[j] {
-            result.push((' ', old[i]));
-            (i, j) = (i + 1, j + 1);
-        } else if j == new.len()
-            || (i < old.len() && common[(i + 1) * width + j] >= common[i * width + j + 1])
-        {
-            result.push(('-', old[i]));
-            i += 1;
-        } else {
-            result.push(('+', new[j]));
-            j += 1;
-        }
-    }
-    result
 }

@@ -164,9 +164,9 @@ impl Connection {
     }
 
     /// Its local process rings for what it writes; what it reads is looked for, unless all of that is known. A look that was cut, or ended by both, is
-    /// followed by another.
+    /// followed by another. So is the other end's close, by which the slot's bell was taken down (`Seat::close`): this one's may come any time.
     pub(crate) fn wants_looks(&self) -> bool {
-        self.is_cut || self.is_closed() && !self.has_fin || self.untold() != 0
+        self.is_cut || self.closed[1] && !self.has_fin || self.untold() != 0
     }
 
     fn untold(&self) -> u64 {

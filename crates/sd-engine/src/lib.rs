@@ -23,6 +23,8 @@
 //! | `peer` | another engine |
 //! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `patience` | how long it looks in vain before it sleeps |
+//! | `policy` | for which connections this road pays; pure |
+//! | `advice` | asks `policy`, and tells ends and monitor what it says |
 //! | `run` | the loop |
 //!
 //! # The stream
@@ -39,6 +41,7 @@
 //! # Tests
 //! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
 
+mod advice;
 mod connection;
 mod connections;
 mod desk;
@@ -49,6 +52,7 @@ mod laps;
 mod outgoing;
 mod patience;
 mod peer;
+mod policy;
 mod run;
 mod seat;
 mod socket;

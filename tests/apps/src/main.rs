@@ -10,6 +10,7 @@ mod brokers;
 mod cost;
 mod crash;
 mod engines;
+mod engines_advice;
 mod engines_end;
 mod fallback;
 mod files;
@@ -141,6 +142,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     fallback::SCENARIOS,
     hosts::SCENARIOS,
     engines::SCENARIOS,
+    engines_advice::SCENARIOS,
     engines_end::SCENARIOS,
     many::SCENARIOS,
     crash::SCENARIOS,

@@ -5,6 +5,7 @@
 
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
+use crate::policy::{Habit, Load};
 use crate::seat::{ALL_BITS, Seat, Slot};
 use crate::words::{Question, Words};
 use sd_link::{Connection as Number, Link};
@@ -16,7 +17,7 @@ use sd_ring::road::RoadWord;
 use sd_shm::channel::{
     FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
-use sd_shm::promotion::{FLAG_BROKEN, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED};
+use sd_shm::promotion::{Advice, FLAG_BROKEN, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED};
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
@@ -40,6 +41,8 @@ pub(crate) struct Connection {
     pub(crate) offer: (u64, u64),
     /// Whose it is (`hosts`), where the local process has connected.
     pub(crate) tenant: u32,
+    /// The monitor knows that it stays the kernel's for now.
+    pub(crate) is_told_of: bool,
     /// What the other engine is asked, as long as it has not answered.
     pub(crate) question: Option<Question>,
     /// What the monitor has promised: a seat, and the ticket.
@@ -67,6 +70,9 @@ pub(crate) struct Connection {
     /// The local process has closed it, and that was said; the other one has.
     closed: [bool; 2],
     has_fin: bool,
+    pub(crate) habit: Habit,
+    /// [`Advice::flags`] that both ends were told.
+    advice: u32,
     /// The last look was ended before it had seen all.
     is_cut: bool,
     pub(crate) is_touched: bool,
@@ -89,6 +95,7 @@ impl Connection {
             is_opener,
             offer: (0, 0),
             tenant: 0,
+            is_told_of: false,
             question: None,
             promise: None,
             at: None,
@@ -107,6 +114,8 @@ impl Connection {
             has_let_go: false,
             closed: [false; 2],
             has_fin: false,
+            habit: Habit::default(),
+            advice: 0,
             is_cut: false,
             is_touched: false,
             is_hot: false,
@@ -167,9 +176,9 @@ impl Connection {
     }
 
     /// Its local process rings for what it writes; what it reads is looked for, unless all of that is known. A look that was cut, or ended by both, is
-    /// followed by another.
+    /// followed by another. So is the other end's close, by which the slot's bell was taken down (`Seat::close`): this one's may come any time.
     pub(crate) fn wants_looks(&self) -> bool {
-        self.is_cut || self.is_closed() && !self.has_fin || self.untold() != 0
+        self.is_cut || self.closed[1] && !self.has_fin || self.untold() != 0
     }
 
     fn untold(&self) -> u64 {
@@ -315,7 +324,7 @@ impl Connection {
         let urgent = if flags & FLAG_URGENT == 0 { None } else { theirs.cold() };
         let words = Words {
             at: self.outgoing.at,
-            flags: flags & !LOCAL_FLAGS & !FLAG_KNOWS | knows,
+            flags: flags & !LOCAL_FLAGS & !FLAG_KNOWS | knows | self.advice,
             state: state as u8,
             urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
             switched_at: names.switched_at(side).load(Ordering::Relaxed),
@@ -343,6 +352,30 @@ impl Connection {
             self.closed[0] = true;
         }
         self.finish(link);
+    }
+
+    /// It is carried, so that its habits say something, and was not advised.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.at.is_some() && self.number.is_some() && self.advice == 0 && self.closed == [false; 2]
+    }
+
+    /// What it has carried in both directions.
+    pub(crate) fn load(&self) -> Load {
+        Load {
+            messages: self.outgoing.messages + self.incoming.messages,
+            bytes: self.outgoing.at + self.incoming.at,
+        }
+    }
+
+    /// It is better left to the kernel: each end is told that the other one wishes that, here at once, there by the next look. They do the rest by
+    /// themselves, as after `sd demote` (ADR 83).
+    pub(crate) fn advise(&mut self, advice: Advice, seat: &mut Seat, control: &mut Control) {
+        let may = self.is_judged() && !self.has_let_go;
+        let Some(at) = self.at.filter(|at| may && seat.is_open(*at)) else { return };
+        self.advice = advice.flags();
+        seat.end.own(at.slot).flags.fetch_or(self.advice, Ordering::AcqRel);
+        seat.end.notify(at.slot, ALL_BITS, control);
+        seat.end.announce(at.slot, control);
     }
 
     /// Without a slot: if the other end has closed it, so does this one.

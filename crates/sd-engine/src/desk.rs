@@ -2,12 +2,14 @@
 
 use crate::connection::{Connection, Look};
 use crate::connections::Connections;
+use crate::policy::Crowd;
 use crate::seat::{Seat, Seats, Slot};
 use crate::words::Question;
 use sd_link::{Connection as Number, Ends, Link, News};
 use sd_pump::control::Control;
 use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
 use sd_shm::channel::{FLAG_DEAD, SlotState};
+use sd_shm::promotion::Advice;
 use std::collections::{HashMap, VecDeque};
 
 /// Looks without news before somebody has to ring for all that happens.
@@ -46,6 +48,8 @@ pub(crate) struct Desk {
     has_dead: bool,
     /// What waits early, by peer.
     early: Vec<usize>,
+    /// By peer.
+    pub(crate) crowds: Vec<Crowd>,
     /// Bytes that have come.
     pub(crate) carried: u64,
 }
@@ -457,10 +461,19 @@ impl Desk {
         self.seats.all().for_each(|(_, seat)| seat.end.ring_owed(control));
     }
 
-    /// The local process is gone whose connections were to be found elsewhere.
-    pub(crate) fn unsought(&mut self, client: u64, links: &mut [Link]) {
+    /// The connection is better left to the kernel.
+    pub(crate) fn advise(&mut self, id: u64, advice: Advice, links: &mut [Link], control: &mut Control) {
+        if let Some((connection, seat)) = self.with_seat(id) {
+            connection.advise(advice, seat, control);
+            self.visit(id, links, control, false);
+        }
+    }
+
+    /// The local process is gone whose connections were to be found elsewhere, or one of these is (zero: all).
+    pub(crate) fn unsought(&mut self, (client, offer): (u64, u64), links: &mut [Link]) {
         for id in self.connections.ids() {
-            let waits = |it: &Connection| it.is_opener && it.at.is_none() && it.offer.0 == client;
+            let is_it = |it: &Connection| it.offer.0 == client && (offer == 0 || it.offer.1 == offer);
+            let waits = |it: &Connection| it.is_opener && it.at.is_none() && is_it(it);
             if self.connections.get(id).is_some_and(|it| waits(it)) {
                 self.give_up(id, links);
             }

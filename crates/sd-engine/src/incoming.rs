@@ -30,6 +30,8 @@ pub(crate) struct Incoming {
     early: BTreeMap<u64, Box<[u8]>>,
     /// What waits early, with its costs.
     pub(crate) early_bytes: usize,
+    /// Pieces with payload that were put into the ring.
+    pub(crate) messages: u64,
     /// The large region was written into.
     pub(crate) is_large: bool,
 }
@@ -58,6 +60,7 @@ impl Incoming {
             has_ended: false,
             early: BTreeMap::new(),
             early_bytes: 0,
+            messages: 0,
             is_large: false,
         }
     }
@@ -166,6 +169,7 @@ impl Incoming {
         if let Some((piece, _, 0)) = &self.piece {
             piece.put(there, if wants_time { stamp::of(sd_sys::time::ticks()) } else { 0 });
             self.piece = None;
+            self.messages += 1;
         }
     }
 

@@ -24,6 +24,8 @@
 //! | `carriers`, `choice` | a trunk and datagrams to it; which of both is used |
 //! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `patience` | how long it looks in vain before it sleeps |
+//! | `policy` | for which connections this road pays; pure |
+//! | `advice` | asks `policy`, and tells ends and monitor what it says |
 //! | `run` | the loop |
 //!
 //! # The stream
@@ -40,6 +42,7 @@
 //! # Tests
 //! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
 
+mod advice;
 mod carriers;
 mod choice;
 mod connection;
@@ -52,6 +55,7 @@ mod laps;
 mod outgoing;
 mod patience;
 mod peer;
+mod policy;
 mod run;
 mod seat;
 mod socket;

@@ -20,6 +20,8 @@ pub(crate) struct Outgoing {
     /// So much of the stream is known to be in the ring; and the other end has consumed so much.
     pub(crate) at: u64,
     consumed: u64,
+    /// Pieces with payload.
+    pub(crate) messages: u64,
     has_ended: bool,
     jumps: u32,
 }
@@ -31,6 +33,7 @@ impl Outgoing {
             laps: Laps::new(),
             at: 0,
             consumed: 0,
+            messages: 0,
             has_ended: false,
             jumps: 0,
         }
@@ -48,7 +51,10 @@ impl Outgoing {
                 return Ok(false);
             }
             match piece.payload() {
-                Some(_) => (self.jumps, self.at) = (0, self.at + u64::from(piece.used())),
+                Some(_) => {
+                    (self.jumps, self.at) = (0, self.at + u64::from(piece.used()));
+                    self.messages += 1;
+                }
                 None => {
                     (self.jumps, self.at) = (self.jumps + 1, self.at + HEADER);
                     self.laps.begin(self.at, self.cursor.position(), self.cursor.is_large());

@@ -5,6 +5,7 @@ use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::patience::Patience;
 use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer};
+use crate::policy::{self, Load};
 use crate::seat::{self, Seat};
 use crate::socket::Listener;
 use crate::standing::Reports;
@@ -93,6 +94,7 @@ struct Engine {
     sent_at: u64,
     visited_at: u64,
     met_at: u64,
+    judged_at: u64,
     orphan_at: u64,
     reports: Reports,
 }
@@ -128,6 +130,7 @@ impl Engine {
             sent_at: 0,
             visited_at: 0,
             met_at: 0,
+            judged_at: now,
             orphan_at: 0,
             reports: Reports::default(),
         })
@@ -210,7 +213,11 @@ impl Engine {
             self.take_mail();
             self.desk.take_strange(&mut self.links, &mut self.control);
         }
-        let Engine { desk, control, .. } = self;
+        let Engine { desk, control, links, .. } = self;
+        if now - self.judged_at >= policy::WINDOW_NS {
+            let window_ns = now - std::mem::replace(&mut self.judged_at, now);
+            desk.judge(window_ns, self.hosts.least, links, control);
+        }
         desk.leave_dead_seats(control);
         desk.ring(control);
         self.answer_questions(now);
@@ -250,12 +257,13 @@ impl Engine {
             }
         }
         match *reply {
-            Reply::Seek { client, offer, local, local_port, remote, remote_port, told, sent, received } => {
-                let began = told.then_some((sent, received));
-                let question = Question { local: (local, local_port), remote: (remote, remote_port), began };
-                self.seek((client, offer), question);
+            Reply::Seek { client, offer, messages, bytes, .. } => {
+                let load = Load { messages: messages.into(), bytes };
+                Question::of(reply)
+                    .into_iter()
+                    .for_each(|question| self.seek((client, offer), question, load));
             }
-            Reply::Unseek { client } => self.desk.unsought(client, &mut self.links),
+            Reply::Unseek { client, offer } => self.desk.unsought((client, offer), &mut self.links),
             Reply::Promote { serial, channel, ticket, .. } => self.promised(serial, channel, ticket),
             Reply::ChannelDead { id } | Reply::PeerGone { id } => {
                 self.desk.gone(id, &mut self.links, &mut self.control);
@@ -270,8 +278,12 @@ impl Engine {
     }
 
     /// A local end whose other end may be another host's.
-    fn seek(&mut self, offer: (u64, u64), question: Question) {
+    fn seek(&mut self, offer: (u64, u64), question: Question, load: Load) {
         let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else { return };
+        if load.is_bulk() {
+            // It is offered again in a minute, and may have become something else by then.
+            return stays(offer, true, &mut self.control);
+        }
         let until_ns = now_ns() + WAITS_NS;
         let mut connection = Connection::new(peer, true, until_ns);
         (connection.offer, connection.tenant) = (offer, tenant);
@@ -339,14 +351,14 @@ impl Engine {
 
     /// Asks what can be asked now.
     fn ask(&mut self) {
-        let Engine { pending, desk, links, hosts, .. } = self;
-        let mut counts: Vec<usize> = links.iter().map(|link| link.connections() as usize).collect();
-        for (id, _) in pending.iter() {
-            desk.connections.get(*id).into_iter().for_each(|connection| counts[connection.peer] += 1);
-        }
+        let Engine { pending, desk, links, hosts, control, .. } = self;
+        let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id));
         pending.retain(|(id, question)| {
             let Some(connection) = desk.connections.get(*id) else { return false };
-            if counts[connection.peer] < hosts.least {
+            if !policy::may_come(crowds[connection.peer], hosts.least) {
+                if !std::mem::replace(&mut connection.is_told_of, true) {
+                    stays(connection.offer, false, control);
+                }
                 return true;
             }
             match links[connection.peer].open(connection.tenant, *id, WINDOW, &question.encode()) {
@@ -458,6 +470,11 @@ impl Engine {
             self.desk.gone(channel, &mut self.links, &mut self.control);
         }
     }
+}
+
+/// An offer is not asked about for now; the monitor tells people.
+fn stays((client, offer): (u64, u64), bulk: bool, control: &mut Control) {
+    control.tell(&Request::Stays { client, offer, bulk });
 }
 
 /// News of it end a sleep, and are noted where it is a peer's.

@@ -1,7 +1,7 @@
 //! What engines say to each other besides bytes: the question whether the other host has the other end of a connection, and the words
 //! of a slot as its process has written them.
 
-use sd_proto::Ip;
+use sd_proto::{Ip, Reply};
 
 /// The first byte of a question.
 const QUESTION: u8 = 1;
@@ -20,6 +20,15 @@ pub(crate) struct Question {
 }
 
 impl Question {
+    /// What the monitor wants to be asked.
+    pub(crate) fn of(reply: &Reply) -> Option<Question> {
+        let Reply::Seek { local, local_port, remote, remote_port, told, sent, received, .. } = *reply else {
+            return None;
+        };
+        let began = told.then_some((sent, received));
+        Some(Question { local: (local, local_port), remote: (remote, remote_port), began })
+    }
+
     pub(crate) fn encode(&self) -> [u8; QUESTION_LEN] {
         let (sent, received) = self.began.unwrap_or_default();
         let mut out = [0; QUESTION_LEN];

@@ -206,11 +206,17 @@ pub enum Reply {
         sent: u32,
         /// The number of the first byte received.
         received: u32,
+        /// As for [`crate::Request::Offer`].
+        messages: u32,
+        /// See `messages`.
+        bytes: u64,
     } brings 0, silent;
-    /// Unasked, to an engine: a client that [`Reply::Seek`] was said of has ended.
+    /// Unasked, to an engine: a client that [`Reply::Seek`] was said of has ended, or a connection of its.
     69 Unseek {
         /// As in [`Reply::Seek`].
         client: u64,
+        /// As in [`Reply::Seek`]; zero: all.
+        offer: u64,
     } brings 0, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;

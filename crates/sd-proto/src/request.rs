@@ -295,6 +295,10 @@ pub enum Request {
         sent: u32,
         /// See `sent`.
         received: u32,
+        /// Calls that have moved bytes of it, as far as the sender has counted.
+        messages: u32,
+        /// Bytes that they have moved, in both directions.
+        bytes: u64,
     } brings 1, answered;
     /// From `sd demote`: connections that were promoted are to go back to the kernel's, of the user's own processes; of all for root and the
     /// monitor's user. Answer: [`Reply::Demoted`] or [`Reply::Error`]. Allowed before Hello.
@@ -350,6 +354,20 @@ pub enum Request {
         /// As in [`Reply::Seek`].
         offer: u64,
         /// The sender's own name for the connection.
+        serial: u64,
+    } brings 0, silent;
+    /// From the engine: the connection of this offer stays the kernel's for now. For people. No answer.
+    70 Stays {
+        /// As in [`Reply::Seek`].
+        client: u64,
+        /// As in [`Reply::Seek`].
+        offer: u64,
+        /// All it has carried is bulk; otherwise few are busy between the two hosts.
+        bulk: bool,
+    } brings 0, silent;
+    /// A connection that was offered is over, or is offered anew by another name. No answer.
+    71 Withdraw {
+        /// As in [`Request::Offer`].
         serial: u64,
     } brings 0, silent;
     /// From the engine: how it stands with another host's, and what it has counted since it was started. Once a second at most, and only when

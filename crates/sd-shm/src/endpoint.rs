@@ -152,7 +152,8 @@ pub struct Cold {
     pub road_awaits: AtomicU16,
     /// The thread that lets nobody into a call on such a connection for a moment; zero: none does. A dead one is replaced.
     pub closer: AtomicU32,
-    /// The lower half of how many bytes were read of the kernel's stream, as counted while such a connection has a slot.
+    /// The lower half of how many bytes were read of the kernel's stream, as counted while such a connection has a slot. While it has
+    /// none: KiB that the kernel had carried when calls began to be counted.
     pub stream_read: AtomicU32,
     /// See [`crate::slab::Slab::address`]; valid whether [`HAS_COLD`] is set or not.
     addresses: [[AtomicU64; 2]; 2],

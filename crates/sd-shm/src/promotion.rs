@@ -32,6 +32,36 @@ pub const FLAG_BROKEN: u32 = RoadWord::BROKEN.0 << SHIFT;
 pub const FLAGS_BACK: u32 =
     FLAG_WANTS_KERNEL | FLAG_LEFT | FLAG_BROKEN | (RoadWord::LEAVING.0 | RoadWord::RESUME.0) << SHIFT;
 
+/// Why a side wants the connection back in the kernel, where it is an engine: beside [`FLAG_WANTS_KERNEL`]. For people, and for how long it is not
+/// offered again; what is done is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Few connections between the two hosts are busy.
+    Few,
+    /// All it carries is bulk.
+    Bulk,
+    /// It carries a few messages a second.
+    Sparse,
+}
+
+/// The first bit of [`SlotSide::flags`] for [`Advice`], behind those of the roads.
+const ADVICE_SHIFT: u32 = SHIFT + 8;
+
+impl Advice {
+    /// Two engines may say two things: the first of these counts.
+    const ALL: [Advice; 3] = [Advice::Bulk, Advice::Few, Advice::Sparse];
+
+    /// Bits of [`SlotSide::flags`].
+    pub fn flags(self) -> u32 {
+        FLAG_WANTS_KERNEL | 1 << (ADVICE_SHIFT + self as u32)
+    }
+
+    /// What was advised, if that is said.
+    pub fn of(flags: u32) -> Option<Advice> {
+        Advice::ALL.into_iter().find(|advice| flags & advice.flags() == advice.flags())
+    }
+}
+
 impl SlotSide {
     /// What the side says of the roads (SYNC POINT: roads, with `say` in crates/sd-shm/src/promotion.rs).
     #[inline]
@@ -91,6 +121,18 @@ impl Names {
 mod tests {
     use super::*;
     use crate::channel::{FLAG_COLD, FLAG_FIN};
+
+    #[test]
+    fn advice_stands_beside_the_roads() {
+        for advice in Advice::ALL {
+            let flags = advice.flags();
+            assert_eq!(flags & MASK, FLAG_WANTS_KERNEL);
+            assert_eq!(Advice::of(flags | FLAG_FIN | FLAG_COLD), Some(advice));
+            assert_eq!(Advice::of(flags & !FLAG_WANTS_KERNEL), None);
+        }
+        assert_eq!(Advice::of(Advice::Few.flags() | Advice::Bulk.flags()), Some(Advice::Bulk));
+        assert_eq!(Advice::of(MASK), None);
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]

@@ -28,7 +28,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(15);
 
 /// Answers with what has come, a connection for each thread.
-const SERVER: &str = r#"
+pub(crate) const SERVER: &str = r#"
 import os, socket, sys, threading
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
 print("listens", flush=True)

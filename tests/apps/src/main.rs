@@ -11,6 +11,7 @@ mod carriers;
 mod cost;
 mod crash;
 mod engines;
+mod engines_advice;
 mod engines_end;
 mod fallback;
 mod files;
@@ -144,6 +145,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     hosts::SCENARIOS,
     carriers::SCENARIOS,
     engines::SCENARIOS,
+    engines_advice::SCENARIOS,
     engines_end::SCENARIOS,
     many::SCENARIOS,
     soak::SCENARIOS,

@@ -23,6 +23,7 @@
 
 use super::ClientId;
 use sd_proto::Ip;
+use sd_shm::slab::Awaits;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::Wrapping;
 
@@ -67,6 +68,8 @@ pub(crate) struct Offer {
     /// Of a connection that was restored: the numbers of the first bytes sent and received, as the monitor has told them before. Those of
     /// `facts` are where the kernel has begun to count anew.
     pub(crate) restored: Option<(u32, u32)>,
+    /// Calls that have moved bytes of it, and the bytes: for the engine.
+    pub(crate) load: (u32, u64),
 }
 
 /// Whether two offers are the ends of one connection.
@@ -170,6 +173,8 @@ pub(crate) enum Outcome {
 struct Waiting {
     until_ms: u64,
     offer: Offer,
+    /// Why the engine leaves it to the kernel, for people.
+    stays: Option<Awaits>,
 }
 
 /// Those that wait for the other end.
@@ -179,6 +184,7 @@ pub(crate) struct Offers {
     waiting: BTreeMap<u64, Waiting>,
     last: u64,
     by_socket: HashMap<(u64, u64), u64>,
+    by_name: HashMap<(ClientId, u64), u64>,
     by_mark: HashMap<Mark, BTreeSet<u64>>,
     of_user: HashMap<u32, usize>,
 }
@@ -234,11 +240,23 @@ impl Offers {
 
     /// One that waits, which waits no longer.
     pub(crate) fn take(&mut self, client: ClientId, serial: u64) -> Option<Offer> {
-        let is_it = |waiting: &Waiting| (waiting.offer.client, waiting.offer.serial) == (client, serial);
-        let (number, offer) =
-            self.waiting.iter().find(|(_, waiting)| is_it(waiting)).map(|(number, w)| (*number, w.offer))?;
+        let number = *self.by_name.get(&(client, serial))?;
+        let offer = self.waiting.get(&number)?.offer;
         self.remove(number);
         Some(offer)
+    }
+
+    /// The engine says why one that waits stays the kernel's.
+    pub(crate) fn stays(&mut self, client: ClientId, serial: u64, why: Awaits) {
+        let number = self.by_name.get(&(client, serial));
+        if let Some(waiting) = number.and_then(|number| self.waiting.get_mut(number)) {
+            waiting.stays = Some(why);
+        }
+    }
+
+    /// See [`Offers::stays`].
+    pub(crate) fn why_it_stays(&self, client: ClientId, serial: u64) -> Option<Awaits> {
+        self.waiting.get(self.by_name.get(&(client, serial))?)?.stays
     }
 
     /// Those that wait.
@@ -287,16 +305,22 @@ impl Offers {
     fn insert(&mut self, offer: Offer, until_ms: u64) {
         self.last += 1;
         self.by_socket.insert(offer.socket(), self.last);
+        self.by_name.insert((offer.client, offer.serial), self.last);
         for mark in offer.marks() {
             self.by_mark.entry(mark).or_default().insert(self.last);
         }
         *self.of_user.entry(offer.uid).or_default() += 1;
-        self.waiting.insert(self.last, Waiting { until_ms, offer });
+        self.waiting.insert(self.last, Waiting { until_ms, offer, stays: None });
     }
 
     fn remove(&mut self, number: u64) {
         let Some(Waiting { offer, .. }) = self.waiting.remove(&number) else { return };
         self.by_socket.remove(&offer.socket());
+        // Its name may be another one's by now.
+        let name = (offer.client, offer.serial);
+        if self.by_name.get(&name) == Some(&number) {
+            self.by_name.remove(&name);
+        }
         for mark in offer.marks() {
             if let Some(all) = self.by_mark.get_mut(&mark) {
                 all.remove(&number);

@@ -23,6 +23,7 @@ use crate::core::offers::{Facts, Name, Numbers, Offer, Outcome};
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::channel::{Mapping, Side};
 use sd_shm::link::Link;
+use sd_shm::slab::Awaits;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsRawFd;
@@ -89,6 +90,10 @@ impl Server {
                 self.found(client, (ClientId(offers), offer), serial)?;
             }
             Request::Peer { .. } => self.peer(client, asked)?,
+            Request::Stays { client: offers, offer, bulk } if self.engine.is(client) => {
+                let why = if bulk { Awaits::Small } else { Awaits::Few };
+                self.core.offers.stays(ClientId(offers), offer, why);
+            }
             _ => return Err(ErrorCode::Protocol),
         }
         Ok(None)
@@ -114,7 +119,7 @@ impl Server {
 
     /// Nobody here offers the other end of this one, which has connected.
     pub(super) fn seek(&mut self, offer: &Offer) {
-        let Offer { client, serial, uid, connected, facts, restored } = *offer;
+        let Offer { client, serial, uid, connected, facts, restored, load } = *offer;
         let Some(engine) = self.engine.client.filter(|engine| *engine != client) else { return };
         // Of one that was restored the other end's monitor would have to know from where its kernel counts.
         if !connected || restored.is_some() || facts.remote.0.is_loopback() {
@@ -138,6 +143,8 @@ impl Server {
             told,
             sent,
             received,
+            messages: load.0,
+            bytes: load.1,
         };
         if self.tell_engine(engine, &notice).is_some() {
             self.engine.seekers.insert(client);
@@ -150,10 +157,16 @@ impl Server {
             self.engine.client = None;
             self.engine.peers.clear();
         }
-        if self.engine.seekers.remove(&client)
+        self.unseek(client, 0);
+        self.engine.seekers.remove(&client);
+    }
+
+    /// An offer that the engine may have been told of is over; zero: all of that client's.
+    pub(super) fn unseek(&self, client: ClientId, offer: u64) {
+        if self.engine.seekers.contains(&client)
             && let Some(engine) = self.engine.client
         {
-            self.tell_engine(engine, &Reply::Unseek { client: client.0 });
+            self.tell_engine(engine, &Reply::Unseek { client: client.0, offer });
         }
     }
 
@@ -226,7 +239,7 @@ impl Server {
         let (addresses, ports) = ((local.0.0, remote.0.0), (local.1, remote.1));
         let cookie = NOT_HERE | hasher.hash_one((addresses, ports, format!("{numbers:?}")));
         let facts = Facts { netns: family.netns, cookie, local, remote, numbers };
-        Ok(Offer { client, serial, uid: family.uid, connected, facts, restored: None })
+        Ok(Offer { client, serial, uid: family.uid, connected, facts, restored: None, load: (0, 0) })
     }
 
     /// Whether the engine has a side of a channel: for `sd ss`.

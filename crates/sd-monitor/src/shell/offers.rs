@@ -46,7 +46,7 @@ impl Server {
         asked: Request,
         socket: Result<Facts, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
-        let Request::Offer { serial, connected, restored, sent, received } = asked else {
+        let Request::Offer { serial, connected, restored, sent, received, messages, bytes } = asked else {
             return Err(ErrorCode::Protocol);
         };
         let mut facts = socket.map_err(|_| ErrorCode::Descriptor)?;
@@ -69,7 +69,8 @@ impl Server {
         if connected && !self.core.policy.lets_move(uid, [facts.remote; 2], [facts.netns; 2]) {
             return Err(ErrorCode::Denied);
         }
-        let offer = Offer { client, serial, uid, connected, facts, restored };
+        let load = (messages, bytes);
+        let offer = Offer { client, serial, uid, connected, facts, restored, load };
         if is_full && !self.core.offers.is_awaited_by_name(&offer) {
             return Err(ErrorCode::InUse);
         }
@@ -99,6 +100,13 @@ impl Server {
                 }
             }
             Outcome::Refused => Err(ErrorCode::Exhausted),
+        }
+    }
+
+    /// Acts on [`sd_proto::Request::Withdraw`].
+    pub(super) fn withdrawn(&mut self, client: ClientId, serial: u64) {
+        if self.core.offers.take(client, serial).is_some() {
+            self.unseek(client, serial);
         }
     }
 

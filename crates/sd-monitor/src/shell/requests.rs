@@ -124,6 +124,7 @@ impl Server {
             Request::ThreadWaker { number } => return self.waker(client, number, fds).map(Some),
             Request::ThreadWakerOf { .. } => return self.tell_waker(id, client, asked),
             Request::Signal { .. } => self.signal(client, asked),
+            Request::Withdraw { serial } => self.withdrawn(client, serial),
             Request::Ring { channel, side } => self.ring(client, channel, side)?,
             Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. } => {
                 return self.may_use(id, who, asked);
@@ -134,6 +135,7 @@ impl Server {
             | Request::Engine
             | Request::Sought { .. }
             | Request::Found { .. }
+            | Request::Stays { .. }
             | Request::Peer { .. } => return self.act_for_carrier(client, &asked),
             // It is registered already; what anybody may ask, `act` does.
             Request::Resume

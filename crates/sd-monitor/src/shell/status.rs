@@ -340,6 +340,8 @@ impl Server {
                 (shown.path, shown.carrier) = ("engine", Some(self.engine.peers.carrier_to(remote)));
             }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
+            let offer = endpoint.generation.load(Ordering::Relaxed).into();
+            shown.history.stays(self.core.offers.why_it_stays(id, offer));
             shown.client = id;
             all.push(shown);
             true

@@ -17,7 +17,7 @@ fn connection() -> (TcpStream, TcpStream) {
 
 /// Of a connection that was not restored.
 pub(crate) fn offer(serial: u64, connected: bool) -> Request {
-    Request::Offer { serial, connected, restored: false, sent: 0, received: 0 }
+    Request::Offer { serial, connected, restored: false, sent: 0, received: 0, messages: 0, bytes: 0 }
 }
 
 /// The notice that the other end was found.
@@ -87,7 +87,15 @@ fn who_was_restored_is_known_by_what_he_was_told() {
         // Another connection, which stands for the restored one: its kernel counts from elsewhere.
         let (other, restored) = connection();
         assert_eq!(client_a.control.ask(offer(3, true), &[a.as_raw_fd()]).0, Reply::Ok);
-        let again = Request::Offer { serial: 4, connected: false, restored: true, sent, received };
+        let again = Request::Offer {
+            serial: 4,
+            connected: false,
+            restored: true,
+            sent,
+            received,
+            messages: 0,
+            bytes: 0,
+        };
         client_b.control.tell(again, &[restored.as_raw_fd()]);
         let of_b = client_b.control.receive().unwrap().0;
         let Reply::Promote { serial: 4, channel: over, behind, sent: s, received: r, .. } = of_b else {
@@ -99,7 +107,15 @@ fn who_was_restored_is_known_by_what_he_was_told() {
         // Whoever says other numbers is nobody's other end.
         client_a.control.receive().unwrap();
         assert_eq!(client_a.control.ask(offer(5, true), &[a.as_raw_fd()]).0, Reply::Ok);
-        let wrong = Request::Offer { serial: 6, connected: false, restored: true, sent: sent ^ 1, received };
+        let wrong = Request::Offer {
+            serial: 6,
+            connected: false,
+            restored: true,
+            sent: sent ^ 1,
+            received,
+            messages: 0,
+            bytes: 0,
+        };
         assert_eq!(client_b.control.ask(wrong, &[restored.as_raw_fd()]).0, Reply::Ok, "it waits");
         drop(other);
     }

@@ -138,6 +138,12 @@ pub enum Moved {
     Failed = 5,
     /// To the kernel: the other end has gone there.
     Followed = 6,
+    /// To the kernel: few connections between the two hosts are busy.
+    Few = 7,
+    /// To the kernel: all it carried was bulk.
+    Bulk = 8,
+    /// To the kernel: it carried a few messages a second.
+    Sparse = 9,
 }
 else Never
 }
@@ -153,6 +159,9 @@ impl Moved {
             Moved::Passed => "handed to a program without the library, or with other rights",
             Moved::Failed => "the road failed",
             Moved::Followed => "the other end went to the kernel",
+            Moved::Few => "few are busy between the hosts",
+            Moved::Bulk => "bulk",
+            Moved::Sparse => "sparse",
         }
     }
 }
@@ -196,6 +205,10 @@ pub enum Awaits {
     Sends = 16,
     /// An end had been closed, or shut down, when it was offered.
     Ending = 17,
+    /// More connections between the two hosts that are busy.
+    Few = 18,
+    /// Messages that are not bulk: the other end is another host's.
+    Small = 19,
 }
 else Nothing
 }
@@ -222,6 +235,8 @@ impl Awaits {
             Awaits::Unsent => "it had unsent bytes when it was offered",
             Awaits::Sends => "the next message of each end",
             Awaits::Ending => "it was ending when it was offered",
+            Awaits::Few => "few are busy between the hosts",
+            Awaits::Small => "bulk, to another host",
         }
     }
 }

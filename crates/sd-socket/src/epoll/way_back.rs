@@ -11,8 +11,8 @@ use super::*;
 use crate::link::{kept_rings, placed, reclaim};
 use crate::socket::bell::{ALL_BITS, notify};
 use crate::socket::pin::Pinned;
-use crate::socket::road::{self, ACTIVE, CLOSED, NEVER, RX_LEFT, TX_LEFT};
-use crate::socket::{broken, resend, way_back};
+use crate::socket::road::{self, ACTIVE, CLOSED, KEPT, NEVER, RX_LEFT, TX_LEFT};
+use crate::socket::{beneath, broken, resend, way_back};
 use crate::wait::duties;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::SlotState;
@@ -266,7 +266,10 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
     }
     // What is left of the halves stays parked until it is promoted again.
     let kept = word.load(Ordering::Acquire) & (ACTIVE | NEVER);
-    word.store(kept | road::WATCHED | CLOSED | RX_LEFT | TX_LEFT, Ordering::Release);
+    let before = word.swap(kept | road::WATCHED | CLOSED | RX_LEFT | TX_LEFT, Ordering::AcqRel);
+    if let Some(fd) = numbers.first().filter(|_| before & KEPT != 0) {
+        beneath::give_back(endpoint, *fd);
+    }
     endpoint.flags.fetch_and(!crate::socket::endpoint::WATCHED, Ordering::AcqRel);
     endpoint.set_flag(HAS_COLD);
     endpoint.reason.store(Reason::Demoted as u8, Ordering::Relaxed);

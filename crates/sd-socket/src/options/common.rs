@@ -3,10 +3,10 @@
 use crate::Outcome;
 use crate::fd::table;
 use crate::setup::remember::{Remembered, remember, set_least};
-use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, OWN_SOCKET};
 use crate::socket::kernel_socket::materialize;
 use crate::socket::recorded::{linger_of, number, raw_set, timeval_of};
+use crate::socket::{beneath, cold};
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{End, Endpoint, State};
@@ -69,6 +69,8 @@ pub(crate) unsafe fn set(
     // SAFETY: as the caller says.
     match unsafe { remember(endpoint, level, name, value, len) } {
         Remembered::Yes if !endpoint.flag(OWN_SOCKET) => Outcome::Done(0),
+        // When it is the kernel's again the socket gets what is recorded by then.
+        Remembered::Yes if beneath::takes(endpoint, (level, name)) => Outcome::Done(0),
         Remembered::Yes => Outcome::Kernel,
         Remembered::Invalid(errno) => Outcome::Errno(errno),
         Remembered::No => match materialize(endpoint) {
@@ -213,7 +215,7 @@ pub(crate) unsafe fn get(
             // SAFETY: as the caller says.
             return unsafe { crate::options::tcp_info::get(fd, endpoint, value, len) };
         }
-        _ if own => None,
+        _ if own && !beneath::hides(endpoint, (level, name)) => None,
         _ => number(level, name).map(|n| n.load(endpoint).unwrap_or(n.default)),
     };
     if let Some(answer) = answer {

@@ -22,8 +22,9 @@ use crate::socket::pin::Pinned;
 use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
 use crate::socket::token::{Half, Rx, Tx};
 use crate::socket::way_back::is_held_alone;
-use crate::socket::{addr, cold, token};
+use crate::socket::{addr, beneath, cold, token};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sd_proto::Request;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{Side, SlotState};
 use sd_shm::promotion::PROMOTION;
@@ -128,9 +129,15 @@ pub(super) fn expect(endpoint: &'static Endpoint) -> u64 {
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     endpoint.generation.store(serial as u32, Ordering::Relaxed);
     let mut offers = OFFERS.lock();
-    offers.retain(|other| !core::ptr::eq(other.endpoint, endpoint) && is_valid(other));
+    let is_over = |other: &mut Offered| core::ptr::eq(other.endpoint, endpoint) || !is_valid(other);
+    let over: Vec<Offered> = offers.extract_if(.., is_over).collect();
     offers.push(Offered { serial, endpoint, promise: None, promised_at: 0 });
     count_awaited(&offers);
+    drop(offers);
+    // How many are busy between two hosts is counted by offers, so this is the moment to take back those that are over.
+    for Offered { serial, .. } in over.iter().filter(|offered| offered.promise.is_none()) {
+        crate::monitor::client::tell(&Request::Withdraw { serial: *serial }, &[]);
+    }
     serial
 }
 
@@ -395,6 +402,7 @@ fn attach_to(
         life::attach(socket, channel, slot, generation);
         road::begin(endpoint, word, (fd, promise.behind));
     }
+    beneath::keep(endpoint, fd);
     // Who changes one meanwhile finds the connection closed, and then ours.
     for registration in registered.into_iter().flatten() {
         crate::epoll::put_back(registration, endpoint);

@@ -45,6 +45,7 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
         began::forget(endpoint);
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
+            cold.stream_read.store(0, Ordering::Relaxed);
             cold.pause_ms.store(0, Ordering::Relaxed);
             cold.closer.store(0, Ordering::Relaxed);
             cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
@@ -198,10 +199,18 @@ fn look(endpoint: &'static Endpoint, cold: &'static Cold, messages: u32, fd: c_i
     } else if now & (NEVER | CLOSED) == 0 && !detaching::is_on() {
         match is_due(cold, now, messages) {
             true => offer(endpoint, &cold.road, fd),
-            false if messages == MESSAGES && now & OFFERED == 0 => history::awaits(endpoint, Awaits::Rate),
+            false if messages == MESSAGES && now & OFFERED == 0 && !is_paused(cold) => {
+                history::awaits(endpoint, Awaits::Rate)
+            }
             false => {}
         }
     }
+}
+
+/// It is not offered for a while, and says why.
+fn is_paused(cold: &Cold) -> bool {
+    let pause = cold.pause_ms.load(Ordering::Relaxed);
+    pause != 0 && pause & PAUSED_BEFORE == 0
 }
 
 /// Whether it is to be offered, now that so many messages have gone over it.
@@ -264,7 +273,9 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
     let connected = now & ACTIVE != 0;
     let restored = began::restored(endpoint);
     let (sent, received) = restored.unwrap_or_default();
-    let offer = Request::Offer { serial, connected, restored: restored.is_some(), sent, received };
+    let (messages, bytes) = load(endpoint, fd);
+    let restored = restored.is_some();
+    let offer = Request::Offer { serial, connected, restored, sent, received, messages, bytes };
     // Before the monitor can say more.
     history::awaits(endpoint, Awaits::Peer);
     let answer = client::question(&offer, &[fd]);
@@ -290,6 +301,18 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
         // Nobody to offer it to, as is known now.
         word.fetch_and(!WATCHED, Ordering::AcqRel);
     }
+}
+
+/// What the connection has carried since it is the kernel's: calls, and bytes in both directions. Nothing where too few calls were counted: bytes may have gone
+/// before that.
+fn load(endpoint: &Endpoint, fd: c_int) -> (u32, u64) {
+    let cold = cold::of(endpoint);
+    let messages = cold.messages.load(Ordering::Relaxed);
+    if messages < MESSAGES {
+        return (0, 0);
+    }
+    let before = u64::from(cold.stream_read.load(Ordering::Relaxed)) << 10;
+    (messages, road::carried(fd).saturating_sub(before))
 }
 
 /// A thread is about to wait for a number in a way of the kernel's that could not be told of what comes in a ring. The caller looks

@@ -6,6 +6,7 @@
 
 use crate::socket::cold;
 use core::sync::atomic::Ordering;
+use sd_shm::promotion::Advice;
 use sd_shm::slab::{Awaits, Endpoint, Moved};
 
 /// The kernel makes a connection, or has accepted one, whose calls are counted.
@@ -43,5 +44,15 @@ pub(crate) fn why_it_leaves(endpoint: &Endpoint) -> Moved {
     match Moved::from_u32(cold::of(endpoint).road_moved.load(Ordering::Relaxed).into()) {
         Moved::Policy => Moved::Policy,
         _ => Moved::Asked,
+    }
+}
+
+/// The peer wishes that it leaves its road: an engine may have said why.
+pub(crate) fn why_the_peer_wishes(flags: u32) -> Moved {
+    match Advice::of(flags) {
+        Some(Advice::Few) => Moved::Few,
+        Some(Advice::Bulk) => Moved::Bulk,
+        Some(Advice::Sparse) => Moved::Sparse,
+        None => Moved::Followed,
     }
 }

@@ -25,12 +25,13 @@
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
-//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`, `resend`, and `broken` where the way to another host is gone; what `sd ss` tells of it: `history` |
+//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`, `resend`, and `broken` where the way to another host is gone; what `sd ss` tells of it: `history`; what keeps the kernel's connection alive meanwhile: `beneath` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
 pub(crate) mod apart;
 pub(crate) mod bell;
+pub(crate) mod beneath;
 pub(crate) mod broken;
 pub(crate) mod cold;
 pub(crate) mod confine;

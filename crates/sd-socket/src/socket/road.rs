@@ -41,6 +41,8 @@ pub(crate) const PROMISED: u32 = 1 << 25;
 pub(crate) const OFFERED: u32 = 1 << 24;
 /// It has a slot besides. Its peer cannot write this, as it can all words of the slot.
 const PROMOTED: u32 = 1 << 20;
+/// It has a slot besides, and the options that keep a silent connection alive are not the program's (`beneath`).
+pub(crate) const KEPT: u32 = 1 << 19;
 /// So many threads are in calls of the kernel's on it.
 pub(crate) const INSIDE: u32 = 0xffff;
 
@@ -284,10 +286,15 @@ pub(crate) const PAUSED_BEFORE: u32 = 1 << 31;
 /// While there is no monitor.
 const NO_MONITOR_MS: u32 = 300;
 
-/// It was refused, or has gone back: it is not offered for a while, longer each time.
+/// It was refused, or has gone back: it is not offered for a while, longer each time. What has gone back since it is bulk stays so for the longest.
 pub(crate) fn put_off(cold: &Cold) {
     let before = cold.pause_ms.load(Ordering::Relaxed) & !PAUSED_BEFORE;
-    let longer = if before == 0 { PAUSE_MS[0] } else { (before * 2).min(PAUSE_MS[1]) };
+    let is_bulk = cold.road_moved.load(Ordering::Relaxed) == Moved::Bulk as u16;
+    let longer = match before {
+        _ if is_bulk => PAUSE_MS[1],
+        0 => PAUSE_MS[0],
+        before => (before * 2).min(PAUSE_MS[1]),
+    };
     let pause = if promotes() == Promotes::All { TEST_PAUSE_MS } else { longer };
     cold.pause_ms.store(pause, Ordering::Relaxed);
     cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
@@ -308,6 +315,11 @@ pub(crate) fn offer_anew(endpoint: &Endpoint) {
     cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
 }
 
+/// Bytes that the kernel's connection has carried in both directions, about.
+pub(crate) fn carried(fd: i32) -> u64 {
+    sd_sys::tcp::info(fd).map_or(0, |info| info.acked.saturating_add(info.received))
+}
+
 /// What the monitor says.
 pub(crate) fn promotes() -> Promotes {
     Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
@@ -322,8 +334,16 @@ pub(crate) fn now_ms() -> u32 {
 pub(crate) fn opened_to_kernel(endpoint: &Endpoint) {
     let cold = cold::of(endpoint);
     cold.messages.store(0, Ordering::Relaxed);
+    let carried = carried(endpoint.fd.load(Ordering::Relaxed)) >> 10;
+    cold.stream_read.store(carried.min(u64::from(u32::MAX)) as u32, Ordering::Relaxed);
     put_off(cold);
-    crate::socket::history::awaits(endpoint, Awaits::Messages);
+    let awaits = match Moved::from_u32(cold.road_moved.load(Ordering::Relaxed).into()) {
+        Moved::Few => Awaits::Few,
+        Moved::Bulk => Awaits::Small,
+        Moved::Sparse => Awaits::Rate,
+        _ => Awaits::Messages,
+    };
+    crate::socket::history::awaits(endpoint, awaits);
     word(endpoint).inspect(|word| _ = word.fetch_and(!CLOSED, Ordering::AcqRel));
 }
 

@@ -141,7 +141,7 @@ fn note_first(endpoint: &Endpoint) {
     let why = match endpoint.own_words().road().has(RoadWord::WANTS_KERNEL) {
         _ if broken::is_begun(endpoint) => Moved::Failed,
         true => history::why_it_leaves(endpoint),
-        false => Moved::Followed,
+        false => history::why_the_peer_wishes(endpoint.peer_words().flags.load(Ordering::Acquire)),
     };
     note_first_as(endpoint, why);
 }

@@ -9,7 +9,7 @@ const SYNS: (u32, u32) = (u32::MAX, 5_000);
 
 fn offer(client: u64, connected: bool, (local, remote): (Name, Name)) -> Offer {
     let facts = Facts { netns: 7, cookie: client + 100, local, remote, numbers: Numbers::Untold };
-    Offer { client: ClientId(client), serial: 1, uid: 0, connected, facts, restored: None }
+    Offer { client: ClientId(client), serial: 1, uid: 0, connected, facts, restored: None, load: (0, 0) }
 }
 
 /// An end whose numbers are known, as the kernel has them at both ends.
@@ -30,7 +30,11 @@ fn add(all: &mut Offers, offer: Offer, now_ms: u64) -> Outcome {
 }
 
 fn is_empty(all: &Offers) -> bool {
-    all.waiting.is_empty() && all.by_socket.is_empty() && all.by_mark.is_empty() && all.of_user.is_empty()
+    all.waiting.is_empty()
+        && all.by_socket.is_empty()
+        && all.by_name.is_empty()
+        && all.by_mark.is_empty()
+        && all.of_user.is_empty()
 }
 
 #[test]

@@ -25,6 +25,15 @@ pub(super) struct History {
     messages: Option<u32>,
 }
 
+impl History {
+    /// What the engine has said of its offer, if that is what it waits for.
+    pub(super) fn stays(&mut self, why: Option<Awaits>) {
+        if self.awaits == Some(Awaits::Peer.text()) {
+            self.awaits = why.map(Awaits::text).or(self.awaits);
+        }
+    }
+}
+
 /// `by_kernel`: bytes of it go through the kernel now. `promotes`: what is offered at all.
 pub(super) fn history(slab: &Slab, endpoint: &Endpoint, by_kernel: bool, promotes: Promotes) -> History {
     let Some(cold) = slab.cold(endpoint) else { return History::default() };

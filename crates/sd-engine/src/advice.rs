@@ -1,0 +1,44 @@
+//! What [`crate::policy`] has to know is counted, for all connections, and their ends are told what it says.
+
+use crate::desk::Desk;
+use crate::policy::{Crowd, Pace};
+use sd_link::Link;
+use sd_pump::control::Control;
+use sd_shm::promotion::Advice;
+
+impl Desk {
+    /// A window is over. Who is better off with the kernel is told so.
+    pub(crate) fn judge(&mut self, window_ns: u64, least: usize, links: &mut [Link], control: &mut Control) {
+        let mut paces = vec![Vec::new(); links.len()];
+        let mut advised = Vec::new();
+        for id in self.connections.ids() {
+            let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
+            let load = connection.load();
+            let (pace, advice) = connection.habit.look(load, window_ns);
+            let peer = connection.peer;
+            paces[peer].push((id, pace));
+            advised.extend(advice.map(|advice| (id, advice)));
+        }
+        self.crowds.resize(links.len(), Crowd::default());
+        for (crowd, paces) in self.crowds.iter_mut().zip(&paces) {
+            if crowd.look(paces.iter().map(|(_, pace)| *pace), least) {
+                let small = paces.iter().filter(|(_, pace)| *pace != Pace::Bulk);
+                advised.extend(small.map(|(id, _)| (*id, Advice::Few)));
+            }
+        }
+        for (id, advice) in advised {
+            tracing::debug!(connection = id, ?advice, "engine: better left to the kernel");
+            self.advise(id, advice, links, control);
+        }
+    }
+
+    /// Those that are offered to the engine of each of so many hosts, or carried.
+    pub(crate) fn crowds(&mut self, links: &[Link], offered: impl Iterator<Item = u64>) -> Vec<usize> {
+        let mut counts: Vec<usize> = links.iter().map(|link| link.connections() as usize).collect();
+        for id in offered {
+            let connection = self.connections.get(id);
+            connection.into_iter().for_each(|connection| counts[connection.peer] += 1);
+        }
+        counts
+    }
+}

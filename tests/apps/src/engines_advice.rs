@@ -1,0 +1,135 @@
+//! Two hosts with an engine each: what is better off with the kernel goes back there, and stays (ADR 103).
+
+use super::Scenario;
+use super::engines::{LIMIT, PORT, SERVER, finish};
+use harness::cable::Faults;
+use harness::host::{self, Host};
+use harness::lab::Side;
+use harness::process::Proc;
+use harness::{Result, fail, network, retry, ss};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{ChildStdin, Stdio};
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] =
+    &[Scenario::new("between-hosts-advice", &["python3", "ss", network::PROGRAM], |_| few_and_bulk())
+        .ours()
+        .limit_s(180)];
+
+const CLIENT: &str = include_str!("../py/advice_client.py");
+/// As the hosts file has it where it says nothing.
+const LEAST: usize = 32;
+const COUNT: usize = 40;
+/// Long enough for whoever would come again.
+const WHILE: Duration = Duration::from_secs(6);
+
+/// Forty are promoted; the one that becomes bulk goes back, and the last two do when the others have closed. Nobody comes again.
+fn few_and_bulk() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let hosts = host::two_with_engines(Faults::default(), LEAST)?;
+    let [here, there] = &hosts;
+    let (address, port, count) = (there.address.to_string(), PORT.to_string(), COUNT.to_string());
+    let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
+    let mut command = here.lab.command(Side::Sd, "python3", &["-c", CLIENT, &address, &port, &count])?;
+    let mut client = Proc::start(command.stdin(Stdio::piped()), "python3", here.lab.path())?;
+    let mut input = client.stdin()?;
+
+    client.wait_for_text("many", LIMIT)?;
+    came(&hosts, COUNT)?;
+    kept_alive(here)?;
+    next(&mut input, &mut client, "bulk")?;
+    went_back(&hosts, "bulk", 1)?;
+    came(&hosts, COUNT - 1)?;
+    next(&mut input, &mut client, "few")?;
+    went_back(&hosts, "few are busy between the hosts", 2)?;
+
+    carried(&hosts, 0)?;
+    let promotions = hosts.each_ref().map(|host| host.lab.snapshot().map(|seen| seen.promotions));
+    std::thread::sleep(WHILE);
+    for (host, before) in hosts.iter().zip(promotions) {
+        let (seen, before) = (host.lab.snapshot()?, before?);
+        if seen.promotions != before || seen.of_port(PORT).iter().any(|c| c.path != "kernel") {
+            fail!("{before} promotions, then {}: {}", seen.promotions, roads(&seen));
+        }
+        // Each connection once. An end may be in a call when its slot is to be had, and is offered again then.
+        if before as usize > COUNT * 3 / 2 {
+            fail!("{before} promotions of {COUNT} connections");
+        }
+    }
+    writeln!(input)?;
+    client.wait_for_text("over", LIMIT)?;
+    drop(input);
+    client.wait(LIMIT)?.ok()?;
+    server.kill();
+    finish(hosts)
+}
+
+fn next(input: &mut ChildStdin, client: &mut Proc, stage: &str) -> Result<()> {
+    writeln!(input)?;
+    client.wait_for_text(stage, LIMIT)
+}
+
+/// How many connections take which road, and why.
+fn roads(seen: &ss::Snapshot) -> String {
+    let mut counts = BTreeMap::new();
+    for c in seen.of_port(PORT) {
+        *counts.entry((&c.path, &c.moved, &c.awaits)).or_insert(0) += 1;
+    }
+    format!("{counts:?}")
+}
+
+/// Waits until so many go through the engines.
+fn came(hosts: &[Host; 2], count: usize) -> Result<()> {
+    hosts.iter().try_for_each(|host| {
+        retry(LIMIT, || {
+            let seen = host.lab.snapshot()?;
+            match seen.of_port(PORT).iter().filter(|c| c.path == "engine").count() {
+                found if found == count => Ok(()),
+                found => fail!("{found} of {count} go through the engine: {}", roads(&seen)),
+            }
+        })
+    })
+}
+
+/// Waits until so many connections are the kernel's again for this reason, at both ends.
+fn went_back(hosts: &[Host; 2], why: &str, count: usize) -> Result<()> {
+    hosts.iter().try_for_each(|host| {
+        retry(LIMIT, || {
+            let seen = host.lab.snapshot()?;
+            let is_back = |c: &&ss::Connection| c.path == "kernel" && c.moved.as_deref() == Some(why);
+            match seen.of_port(PORT).into_iter().filter(is_back).count() {
+                found if found == count => Ok(()),
+                found => fail!("{found} of {count} went back for {why:?}: {}", roads(&seen)),
+            }
+        })
+    })
+}
+
+/// Waits until both engines know of so many connections with the other one: neither of those that were closed, nor of those that went back.
+fn carried(hosts: &[Host; 2], count: u64) -> Result<()> {
+    hosts.iter().try_for_each(|host| {
+        retry(LIMIT, || match host.engine_seen()? {
+            seen if seen["peers"][0]["connections"] == count => Ok(()),
+            seen => fail!("{count} connections are left, but the engine says {seen}"),
+        })
+    })
+}
+
+/// The kernel's connections beneath ask once a minute whether the other end is there, whatever the program has set.
+fn kept_alive(host: &Host) -> Result<()> {
+    let seconds = |line: &str| {
+        let (_, timer) = line.split_once("timer:(keepalive,")?;
+        timer.split_once("sec")?.0.parse::<f64>().ok()
+    };
+    let port = format!(":{PORT}");
+    retry(LIMIT, || {
+        let said = host.lab.run(Side::Kernel, "ss", &["-tnoH", "dport", &port], LIMIT)?.text();
+        match said.lines().filter(|line| seconds(line).is_some_and(|left| left <= 60.0)).count() {
+            COUNT => Ok(()),
+            kept => fail!("{kept} of {COUNT} are kept alive: {said}"),
+        }
+    })
+}

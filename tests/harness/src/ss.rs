@@ -165,6 +165,7 @@ fn text(sd: &Path, socket: &Path) -> Result<String> {
 pub struct Watch {
     stop: Arc<AtomicBool>,
     looks: Arc<AtomicUsize>,
+    has_seen: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Vec<Connection>>>>,
 }
 
@@ -172,21 +173,28 @@ impl Watch {
     pub fn start(sd: PathBuf, socket: PathBuf, port: u16, interval: Duration) -> Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let looks = Arc::new(AtomicUsize::new(0));
+        let has_seen = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
-            let (stop, looks) = (stop.clone(), looks.clone());
+            let (stop, looks, has_seen) = (stop.clone(), looks.clone(), has_seen.clone());
             move || {
                 let mut seen = BTreeMap::new();
                 while !stop.load(Ordering::Relaxed) {
                     for c in snapshot(&sd, &socket)?.of_port(port) {
                         seen.insert((c.pid, c.local.clone(), c.peer.clone(), c.path.clone()), c.clone());
                     }
+                    has_seen.store(!seen.is_empty(), Ordering::Relaxed);
                     looks.fetch_add(1, Ordering::Release);
                     std::thread::sleep(interval);
                 }
                 Ok(seen.into_values().collect())
             }
         });
-        Watch { stop, looks, thread: Some(thread) }
+        Watch { stop, looks, has_seen, thread: Some(thread) }
+    }
+
+    /// Whether it has seen any connection so far.
+    pub fn has_seen(&self) -> bool {
+        self.has_seen.load(Ordering::Relaxed)
     }
 
     /// Returns when it has looked once more, from now on.

@@ -5,6 +5,7 @@ use super::world::{TIMEOUT, User, With, World};
 use crate::sharing::group::Group;
 use harness::process::{Proc, free_port};
 use harness::{Result, fail};
+use nix::sys::signal::Signal;
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
@@ -12,6 +13,7 @@ pub(super) const TESTS: &[Test] = &[
     ("charge-group", in_group),
     ("charge-left", what_is_left),
     ("charge-unread", unread),
+    ("charge-unaccepted", unread_unaccepted),
 ];
 
 /// Connections of mallory's, one after the other; on each she announces 2 MiB.
@@ -95,14 +97,29 @@ fn what_is_left(world: &mut World) -> Result<String> {
 
 /// What has ended has left bytes that nobody has read yet: they are there until somebody has.
 fn unread(world: &mut World) -> Result<String> {
+    read_late(world, false)
+}
+
+/// The same where all have ended before the first is accepted: the server stands still meanwhile.
+fn unread_unaccepted(world: &mut World) -> Result<String> {
+    read_late(world, true)
+}
+
+fn read_late(world: &World, stands: bool) -> Result<String> {
     const CLIENTS: usize = 6;
     let port = free_port()?.to_string();
     let mut server = world.start(User::Bob, With::Sd, &["late", &port, &CLIENTS.to_string()])?;
     server.wait_for_text("listening", TIMEOUT)?;
+    if stands {
+        server.signal(Signal::SIGSTOP);
+    }
     let mut sent = Vec::new();
     for _ in 0..CLIENTS {
         let said = world.run(User::Mallory, With::Sd, &["burst", &port], TIMEOUT)?.text();
         sent.push(said.split_whitespace().last().unwrap_or_default().to_owned());
+    }
+    if stands {
+        server.signal(Signal::SIGCONT);
     }
     for round in 1..=CLIENTS {
         let is_there = |server: &Proc| server.stdout_so_far().matches("bytes").count() >= round;

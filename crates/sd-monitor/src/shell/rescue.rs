@@ -417,7 +417,10 @@ impl Server {
         if self.has_waiting(key) {
             return Err(ErrorCode::Protocol);
         }
-        if !self.core.channels.leave(key, client).is_empty() {
+        // Of a parked one the asking side is gone, and nothing waits any more: it is over for all. The leaver's children, and others
+        // on its side, may still read what they have accepted, so they are asked before it is emptied (`remains`).
+        let is_over_for_all = is_parked && self.segments.contains_key(&key);
+        if is_over_for_all || !self.core.channels.leave(key, client).is_empty() {
             self.end_channel(key);
         }
         Ok(Reply::Ok)

@@ -240,6 +240,8 @@ fn of_promotion(all: &mut Vec<Request>, port: u16) {
             restored,
             sent: u32::MAX,
             received: u32::MAX,
+            messages: serial as u32,
+            bytes: serial,
         },
     ));
     for (pid, port) in [(0, 0), (1, 0), (0, port), (u32::MAX, 0)] {

@@ -13,12 +13,15 @@ impl Desk {
         let mut advised = Vec::new();
         for id in self.connections.ids() {
             let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
-            let load = connection.load();
+            let (load, come) = (connection.load(), connection.come());
             let (pace, advice) = connection.habit.look(load, window_ns);
-            let peer = connection.peer;
+            let (peer, promise) = (connection.peer, connection.promise);
             paces[peer].push((id, pace));
             advised.extend(advice.map(|advice| (id, advice)));
+            let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
+            seat.into_iter().for_each(|seat| seat.wakes.count(come));
         }
+        advised.extend(self.woken(least).into_iter().map(|id| (id, Advice::Woken)));
         self.crowds.resize(links.len(), Crowd::default());
         for (crowd, paces) in self.crowds.iter_mut().zip(&paces) {
             if crowd.look(paces.iter().map(|(_, pace)| *pace), least) {
@@ -30,6 +33,17 @@ impl Desk {
             tracing::debug!(connection = id, ?advice, "engine: better left to the kernel");
             self.advise(id, advice, links, control);
         }
+    }
+
+    /// Connections with processes in which each message wakes somebody.
+    fn woken(&mut self, least: usize) -> Vec<u64> {
+        let mut woken = Vec::new();
+        for seat in self.seats.all_mut() {
+            if seat.wakes.look(seat.end.wakes.get(), least) {
+                woken.extend(seat.slots.iter().flatten());
+            }
+        }
+        woken
     }
 
     /// Those that are offered to the engine of each of so many hosts, or carried.

@@ -71,6 +71,7 @@ pub(crate) struct Connection {
     closed: [bool; 2],
     has_fin: bool,
     pub(crate) habit: Habit,
+    counted: u64,
     /// [`Advice::flags`] that both ends were told.
     advice: u32,
     /// The last look was ended before it had seen all.
@@ -115,6 +116,7 @@ impl Connection {
             closed: [false; 2],
             has_fin: false,
             habit: Habit::default(),
+            counted: 0,
             advice: 0,
             is_cut: false,
             is_touched: false,
@@ -365,6 +367,12 @@ impl Connection {
             messages: self.outgoing.messages + self.incoming.messages,
             bytes: self.outgoing.at + self.incoming.at,
         }
+    }
+
+    /// Messages that have come since this was asked last.
+    pub(crate) fn come(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.counted, self.incoming.messages);
+        self.incoming.messages - before
     }
 
     /// It is better left to the kernel: each end is told that the other one wishes that, here at once, there by the next look. They do the rest by

@@ -4,6 +4,7 @@
 //!  not asked about   too few are offered and carried, or it is bulk                [`may_come`], [`Load::is_bulk`]
 //!  goes back         few of those between the two hosts talk                        [`Crowd`]
 //!                    all it carries is bulk; a few messages a second                [`Habit`]
+//!                    each message wakes somebody in a process at one of its ends    [`Wakes`]
 //! ```
 //! What is found is advice: the ends go back by themselves, in order, as after `sd demote` ([`crate::connection::Connection::advise`]). Windows
 //! follow each other while the engine is awake anyway; nothing is found out about who is silent, and nothing is lost by him.
@@ -23,6 +24,11 @@ const SPARSE_MESSAGE: u64 = 4 << 10;
 /// Messages of that size, on average, are bulk, and so many bytes a window at least.
 const BULK_MESSAGE: u64 = 32 << 10;
 const BULK_BYTES: u64 = 1 << 20;
+
+/// So many of ten messages to a process wake somebody there: nothing goes together, as where a thread, or a process, waits for each connection.
+const WOKEN_TENTHS: u64 = 6;
+/// Of fewer a window says nothing.
+const WOKEN_MIN: u64 = 200;
 
 /// What a connection has carried, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +131,38 @@ impl Crowd {
     }
 }
 
+/// Of all connections with a local process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wakes {
+    messages: u64,
+    before: u64,
+    windows: u32,
+}
+
+impl Wakes {
+    /// So many messages have come for that process in the window.
+    pub(crate) fn count(&mut self, messages: u64) {
+        self.messages += messages;
+    }
+
+    /// A window is over, up to which somebody there has been woken `wakes` times in all. Whether its connections are to go back: the kernel wakes once
+    /// for each message, too, and nobody else is woken for it. Where one connection is enough to come, the operator wants all there.
+    pub(crate) fn look(&mut self, wakes: u64, least: usize) -> bool {
+        let (messages, woken) = (std::mem::take(&mut self.messages), wakes.saturating_sub(self.before));
+        self.before = wakes;
+        self.windows = match messages {
+            0..WOKEN_MIN => self.windows,
+            _ if 10 * woken >= WOKEN_TENTHS * messages => self.windows + 1,
+            _ => 0,
+        };
+        let goes = self.windows >= WINDOWS && least > 1;
+        if goes {
+            self.windows = 0;
+        }
+        goes
+    }
+}
+
 /// So many busy ones keep each other there, where `least` are needed to come.
 fn keeps(least: usize) -> usize {
     least * 3 / 4
@@ -194,6 +232,29 @@ mod tests {
         assert_eq!(goes(32, &[(0, 1, 40), (0, 0, 40), (0, 1, 40), (0, 0, 40), (0, 1, 40)]), [4]);
         // Where one is enough to come, one is enough to stay.
         assert_eq!(goes(1, &[(1, 0, 0); 9]), []);
+    }
+
+    /// In which windows, of so many messages and wakes, all go back.
+    fn woken(least: usize, windows: &[(u64, u64)]) -> Vec<usize> {
+        let (mut habit, mut all) = (Wakes::default(), 0);
+        let mut look = |messages, wakes| {
+            all += wakes;
+            habit.count(messages);
+            habit.look(all, least)
+        };
+        let windows = windows.iter().enumerate();
+        windows.filter(|(_, (messages, wakes))| look(*messages, *wakes)).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn who_is_woken_for_each_message_gains_nothing() {
+        assert_eq!(woken(32, &[(10_000, 9_000); 5]), [2]);
+        assert_eq!(woken(32, &[(100_000, 5_000); 9]), []);
+        assert_eq!(woken(32, &[(10_000, 9_000), (10_000, 9_000), (10_000, 900), (10_000, 9_000)]), []);
+        // Few messages say nothing, and do not interrupt.
+        assert_eq!(woken(32, &[(100, 100); 9]), []);
+        assert_eq!(woken(32, &[(900, 900), (9, 9), (900, 900), (0, 0), (900, 900)]), [4]);
+        assert_eq!(woken(1, &[(10_000, 9_000); 9]), []);
     }
 
     /// What comes is kept: no count that lets connections come has them go back.

@@ -1,5 +1,6 @@
 //! A channel with a local process, on which the engine is the other side of promoted connections.
 
+use crate::policy::Wakes;
 use sd_proto::{Reply, Request};
 use sd_pump::control::Control;
 use sd_pump::end::{End, RX_BITS, TX_BITS};
@@ -23,6 +24,7 @@ pub(crate) struct Seat {
     free: Vec<usize>,
     /// The local process is gone.
     pub(crate) is_dead: bool,
+    pub(crate) wakes: Wakes,
     used: usize,
 }
 
@@ -53,6 +55,10 @@ impl Seats {
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Seat)> {
         self.all.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?)))
+    }
+
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Seat> {
+        self.all.iter_mut().flatten()
     }
 
     /// Channels whose local process has ended, as the kernel says, and nobody has told.
@@ -92,7 +98,14 @@ impl Seat {
     pub(crate) fn new(id: u64, ours: Side, is_stranger: bool, fds: [Owned; 3]) -> Option<Seat> {
         let mut end = End::new(id, ours, is_stranger, fds)?;
         end.gathers = true;
-        Some(Seat { end, slots: vec![None; SLOTS], free: Vec::new(), is_dead: false, used: 0 })
+        Some(Seat {
+            end,
+            slots: vec![None; SLOTS],
+            free: Vec::new(),
+            is_dead: false,
+            wakes: Wakes::default(),
+            used: 0,
+        })
     }
 
     /// The ring that the local process writes, or the one that it reads.

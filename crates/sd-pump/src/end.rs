@@ -33,6 +33,8 @@ pub struct End {
     /// The process is rung when [`End::ring_owed`] is called, once for all that was announced before.
     pub gathers: bool,
     owes_ring: Cell<bool>,
+    /// How often somebody there was woken.
+    pub wakes: Cell<u64>,
     bell: Bell,
     page: &'static Public,
     adopters: HashMap<u32, Option<Bell>>,
@@ -86,6 +88,7 @@ impl End {
             answers,
             gathers,
             owes_ring,
+            wakes: Cell::new(0),
             bell,
             page,
             adopters,
@@ -147,6 +150,7 @@ impl End {
         let fired = doorbell::ring(&theirs.wait, bits);
         if fired & (RX_SLEEP | TX_SLEEP) != 0 {
             futex::wake(&theirs.wait, i32::MAX, Scope::Shared);
+            self.wakes.set(self.wakes.get() + 1);
         }
         if fired & (RX_SIGNAL | TX_SIGNAL) != 0 && fired & RX_SLEEP == 0 {
             self.signal(slot, false, control);
@@ -206,6 +210,7 @@ impl End {
     fn ring(&self, bell: &Bell, control: &mut Control) {
         // What he shall see was published before.
         if sleepers::must_wake(&bell.page.0.sleepers) {
+            self.wakes.set(self.wakes.get() + 1);
             control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);
         }
     }

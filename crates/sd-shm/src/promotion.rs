@@ -42,6 +42,8 @@ pub enum Advice {
     Bulk,
     /// It carries a few messages a second.
     Sparse,
+    /// Each message has to wake somebody at one of its ends, who waits for no other connection.
+    Woken,
 }
 
 /// The first bit of [`SlotSide::flags`] for [`Advice`], behind those of the roads.
@@ -49,7 +51,7 @@ const ADVICE_SHIFT: u32 = SHIFT + 8;
 
 impl Advice {
     /// Two engines may say two things: the first of these counts.
-    const ALL: [Advice; 3] = [Advice::Bulk, Advice::Few, Advice::Sparse];
+    const ALL: [Advice; 4] = [Advice::Bulk, Advice::Woken, Advice::Few, Advice::Sparse];
 
     /// Bits of [`SlotSide::flags`].
     pub fn flags(self) -> u32 {

@@ -144,6 +144,8 @@ pub enum Moved {
     Bulk = 8,
     /// To the kernel: it carried a few messages a second.
     Sparse = 9,
+    /// To the kernel: each message had to wake somebody.
+    Woken = 10,
 }
 else Never
 }
@@ -162,6 +164,7 @@ impl Moved {
             Moved::Few => "few are busy between the hosts",
             Moved::Bulk => "bulk",
             Moved::Sparse => "sparse",
+            Moved::Woken => "each message wakes its reader",
         }
     }
 }

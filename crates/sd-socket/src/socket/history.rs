@@ -53,6 +53,7 @@ pub(crate) fn why_the_peer_wishes(flags: u32) -> Moved {
         Some(Advice::Few) => Moved::Few,
         Some(Advice::Bulk) => Moved::Bulk,
         Some(Advice::Sparse) => Moved::Sparse,
+        Some(Advice::Woken) => Moved::Woken,
         None => Moved::Followed,
     }
 }

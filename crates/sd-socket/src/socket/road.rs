@@ -286,12 +286,12 @@ pub(crate) const PAUSED_BEFORE: u32 = 1 << 31;
 /// While there is no monitor.
 const NO_MONITOR_MS: u32 = 300;
 
-/// It was refused, or has gone back: it is not offered for a while, longer each time. What has gone back since it is bulk stays so for the longest.
+/// It was refused, or has gone back: it is not offered for a while, longer each time. What has gone back for what it is itself stays so for the longest.
 pub(crate) fn put_off(cold: &Cold) {
     let before = cold.pause_ms.load(Ordering::Relaxed) & !PAUSED_BEFORE;
-    let is_bulk = cold.road_moved.load(Ordering::Relaxed) == Moved::Bulk as u16;
+    let moved = Moved::from_u32(cold.road_moved.load(Ordering::Relaxed).into());
     let longer = match before {
-        _ if is_bulk => PAUSE_MS[1],
+        _ if matches!(moved, Moved::Bulk | Moved::Woken) => PAUSE_MS[1],
         0 => PAUSE_MS[0],
         before => (before * 2).min(PAUSE_MS[1]),
     };

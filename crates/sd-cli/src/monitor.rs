@@ -10,11 +10,13 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
     // A reader of the log who goes away must not take the monitor along.
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    // Where it will be reached.
+    let place = sd_monitor::handed_socket_path().unwrap_or_else(|| socket.clone());
     if options.loopback_pump.is_some() {
-        crate::pump::start(&socket)?;
+        crate::pump::start(&place)?;
     }
     if let Some(hosts) = &options.hosts {
-        crate::engine::start(&socket, hosts)?;
+        crate::engine::start(&place, hosts)?;
     }
     let pump = options.loopback_pump.map(|pump| match pump {
         LoopbackPump::Prompt => sd_monitor::Pump::Prompt,

@@ -148,6 +148,11 @@ pub fn start_log() {
     shell::start_log();
 }
 
+/// Where the socket is that a service manager has handed to this process, if one has: [`run`] will serve it. To be asked before that.
+pub fn handed_socket_path() -> Option<PathBuf> {
+    shell::activation::handed_path()
+}
+
 /// Where a program looks for its monitor that was told of none (`SD_MONITOR`): at the host's, in `/run/socksdirect`, if that is
 /// there, and else at the user's own ([`own_socket_path`]).
 pub fn default_socket_path() -> PathBuf {

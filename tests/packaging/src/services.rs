@@ -204,11 +204,13 @@ fn engine(host: &mut Host) -> Result<String> {
 fn engine_pid(host: &Host) -> Result<String> {
     let said = host.done("sd doctor || true")?;
     if !said.contains("127.0.0.2:7077") {
-        fail!("sd doctor says nothing of the other engine: {said}");
+        let log = host.done("journalctl --unit socksdirect.service --lines 12")?;
+        fail!("sd doctor says nothing of the other engine; the journal: {log}");
     }
-    let pids = host.done("pgrep --exact sd-engine")?;
+    let seen: serde_json::Value = serde_json::from_str(&host.done("sd ss --json")?)?;
+    let Some(pid) = seen["monitor"]["engine"]["pid"].as_u64() else { fail!("there is no engine: {said}") };
     host.done("bash -c 'exec 3<>/dev/tcp/127.0.0.1/7077'")?;
-    Ok(pids.trim().to_owned())
+    Ok(pid.to_string())
 }
 
 fn restart(host: &mut Host) -> Result<String> {

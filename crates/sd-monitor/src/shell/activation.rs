@@ -12,7 +12,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockType, SockaddrLike, SockaddrStorage, UnixAddr, sockopt};
 use nix::sys::socket::{getsockname, getsockopt, setsockopt};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 /// SD_LISTEN_FDS_START of sd-daemon.h.
@@ -38,6 +38,21 @@ pub(super) fn handed() -> Result<Option<Handed>, Error> {
         }
         count => Err(unfit(format!("{count} sockets, and there can be one"))),
     }
+}
+
+/// Where that socket is, for who has to say it to others before [`handed`] takes it: processes that are started from here on do not inherit it.
+pub(crate) fn handed_path() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name);
+    let count =
+        count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref(), std::process::id());
+    if count != 1 {
+        return None;
+    }
+    // SAFETY: the manager says that this descriptor is for this process, which has not closed it yet.
+    let listener = unsafe { BorrowedFd::borrow_raw(FIRST) };
+    fcntl(listener, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).ok()?;
+    let address: SockaddrStorage = getsockname(FIRST).ok()?;
+    address.as_unix_addr().and_then(UnixAddr::path).map(Path::to_owned)
 }
 
 /// How many descriptors were handed to the process of this number. A parent's variables are for that parent.

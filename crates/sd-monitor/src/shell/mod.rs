@@ -1,6 +1,6 @@
 //! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
 
-mod activation;
+pub(crate) mod activation;
 mod admission;
 mod bind;
 mod by_kernel;

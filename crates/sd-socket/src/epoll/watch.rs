@@ -378,16 +378,11 @@ fn detach(source: Source, from_kernel: bool, mut each: impl FnMut(Removed)) {
     }
 }
 
-/// The last descriptor of this process is closed.
+/// The last descriptor of this process is closed. `WATCHED` stays: it is for all processes that have the socket, and an instance of another
+/// may watch it still, as the parent's of a child that closes all numbers. A record that is used anew has no flags.
 pub(crate) fn forget_endpoint(socket: Socket) {
-    let endpoint = socket.endpoint;
-    if !head(socket.private).load(Ordering::Acquire).is_null() {
-        // The kernel forgets a closed number by itself, when no other process has it.
-        detach(Source::Socket(endpoint), false, |_| {});
-    }
-    if endpoint.flag(WATCHED) {
-        endpoint.clear_flag(WATCHED);
-    }
+    // The kernel forgets a closed number by itself, when no other process has it.
+    detach(Source::Socket(socket.endpoint), false, |_| {});
 }
 
 /// The instance's last descriptor of this process is closed.

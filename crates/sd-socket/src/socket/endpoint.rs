@@ -28,7 +28,7 @@ pub(crate) const RESET: u32 = 1 << 4;
 pub(crate) const CONNECTING: u32 = 1 << 5;
 /// The number is held by a kernel socket of its own, which mirrors the options.
 pub(crate) const OWN_SOCKET: u32 = 1 << 6;
-/// Some epoll instance watches it.
+/// Some epoll instance watches it, or did, of any process that has it.
 pub(crate) const WATCHED: u32 = 1 << 7;
 /// The kernel socket has an address of its own: the connection must use that.
 pub(crate) const HAS_NAME: u32 = 1 << 8;

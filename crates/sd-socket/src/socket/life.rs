@@ -14,7 +14,7 @@ use crate::link::channel::Channel;
 use crate::process::above::Above;
 use crate::process::{Alloc, LISTENER, PROCESS, Priv, SlabRec};
 use crate::socket::bell::{self, ALL_BITS, notify};
-use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end};
+use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, peer_end};
 use crate::socket::handle::Socket;
 use crate::socket::token::{Rx, cursor};
 use crate::socket::{apart, cold, confine, resend, road, time_wait, way_back};
@@ -146,7 +146,7 @@ pub(super) fn end(socket: Socket) {
 
 fn end_at(socket: Socket, rec: &SlabRec, index: usize) {
     let Socket { endpoint, private } = socket;
-    let is_watched = !private.watchers.load(Ordering::Acquire).is_null() || endpoint.flag(WATCHED);
+    let is_watched = !private.watchers.load(Ordering::Acquire).is_null();
     let is_listener = private.role.load(Ordering::Acquire).addr() & LISTENER != 0;
     let above = ABOVE.get();
     if is_watched {

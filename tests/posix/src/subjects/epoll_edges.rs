@@ -201,6 +201,16 @@ fn space_after_some() {
     }
 }
 
+/// Nobody but the set asks whether there is room.
+pub(super) fn show_edges_of_room(pair: &Connected, ep: i32) {
+    for round in 0..3 {
+        let sent = crate::bulk::fill(pair.client, 0);
+        show_epoll("full", ep);
+        crate::bulk::receive_pattern(pair.server, sent, &[65_536]);
+        show_epoll_within(&format!("room {round}"), ep, 2000);
+    }
+}
+
 fn modify_to_more() {
     let pair = connected();
     let ep = epoll();

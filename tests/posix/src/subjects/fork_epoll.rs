@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use super::epoll_edges::show_edges_of_room;
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -12,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("fork_epoll/child_deletes", child_deletes),
     solo("fork_epoll/child_closes_its_numbers", child_closes_its_numbers),
     solo("fork_epoll/closed_by_both", closed_by_both),
+    solo("fork_epoll/room_after_child_closed", room_after_child_closed),
     solo("fork_epoll/child_closes_the_set", child_closes_the_set),
     solo("fork_epoll/child_makes_its_own", child_makes_its_own),
     solo("fork_epoll/oneshot_once", oneshot_once),
@@ -118,6 +120,18 @@ fn closed_by_both() {
     let again = connected();
     show("ADD of a new one", epoll_ctl(ep, libc::EPOLL_CTL_ADD, again.server, OUT, 3));
     show_epoll("two", ep);
+}
+
+/// What a child does that is about to execute a program. The parent is still told of room.
+fn room_after_child_closed() {
+    let pair = connected();
+    let ep = epoll();
+    epoll_add(ep, pair.client, IN | OUT | ET, 1);
+    show_epoll("when added", ep);
+    in_child(|| {
+        close(pair.client);
+    });
+    show_edges_of_room(&pair, ep);
 }
 
 fn child_closes_the_set() {

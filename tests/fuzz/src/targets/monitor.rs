@@ -172,9 +172,15 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
         31 if b & 2 == 0 => Request::Waiting { index: x },
-        31 if b & 4 == 0 => {
-            Request::Offer { serial: a, connected: yes, restored: b & 8 != 0, sent: x, received: y, messages: x, bytes: b }
-        }
+        31 if b & 4 == 0 => Request::Offer {
+            serial: a,
+            connected: yes,
+            restored: b & 8 != 0,
+            sent: x,
+            received: y,
+            messages: x,
+            bytes: b,
+        },
         31 if b & 112 != 0 => of_engine((a, b), (x, y), port),
         31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
         31 => {

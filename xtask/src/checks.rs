@@ -34,7 +34,7 @@ pub(crate) fn test(is_fast: bool) -> Result<()> {
 }
 
 /// Fuzz targets that only compute. `monitor` has threads, and is asked how soon it answers.
-const PURE_TARGETS: &str = "messages,policy,ring,views,image";
+const PURE_TARGETS: &str = "messages,policy,ring,engine,views,image";
 
 /// What of the tests only computes: it runs beside the others, in the order in which they want it.
 fn computing() -> Result<Vec<Planned>> {

@@ -11,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// In the order of what they cost.
-const TARGETS: [&str; 7] = ["messages", "policy", "hosts", "handshake", "ring", "views", "image"];
+const TARGETS: [&str; 8] = ["messages", "policy", "hosts", "handshake", "ring", "engine", "views", "image"];
 /// It has threads, and is asked how soon it answers: it runs alone.
 const MONITOR: [&str; 1] = ["monitor"];
 /// Crates whose code is counted.
-const COUNTED: [&str; 8] =
-    ["sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-sys", "sd-link", "sd-keys"];
+const COUNTED: [&str; 9] =
+    ["sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-sys", "sd-link", "sd-keys", "sd-engine"];
 
 #[derive(clap::Args)]
 pub(crate) struct Options {

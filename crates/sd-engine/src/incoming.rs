@@ -10,7 +10,7 @@ use sd_shm::rings::Rings;
 use std::collections::BTreeMap;
 
 /// Bytes of one connection that wait for others before them.
-const EARLY_MAX: usize = 1 << 20;
+pub(crate) const EARLY_MAX: usize = 1 << 20;
 /// What each piece of those costs besides its bytes.
 const EARLY_EACH: usize = 96;
 

@@ -27,6 +27,7 @@
 //! | `policy` | for which connections this road pays; pure |
 //! | `advice` | asks `policy`, and tells ends and monitor what it says |
 //! | `run` | the loop |
+//! | `testing` | what others may say and write, for fuzzing |
 //!
 //! # The stream
 //! Of each message the stream has header and payload as they lie in the ring, of a jump its header alone. So it says by itself where each byte
@@ -40,7 +41,7 @@
 //! * When an engine, or the way between two, is gone for good, their connections go back to the kernel's (ADR 101), or are reset.
 //!
 //! # Tests
-//! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
+//! Unit tests here; `cargo xtask fuzz --only engine` (`testing`); `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
 
 mod advice;
 mod carriers;
@@ -60,6 +61,8 @@ mod run;
 mod seat;
 mod socket;
 mod standing;
+#[doc(hidden)]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -127,21 +127,19 @@ impl Control {
         Ok(())
     }
 
-    /// One whose monitor has ended.
-    #[cfg(test)]
-    pub fn deaf() -> Control {
-        Control { has_ended: true, ..Control::pair().0 }
+    /// One whose monitor has ended: for tests and for fuzzing.
+    #[doc(hidden)]
+    pub fn deaf() -> Option<Control> {
+        Control::pair().map(|(control, _)| Control { has_ended: true, ..control })
     }
 
     /// One that has not registered, and the monitor's end.
-    #[cfg(test)]
-    fn pair() -> (Control, Owned) {
-        let [socket, other] = msg::pair_with_credentials().unwrap();
-        let (file, slab) = Slab::create(1).unwrap();
-        let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).unwrap();
-        let spare = || sd_sys::fd::dup(file.raw()).unwrap();
-        let (page_file, page) = sd_shm::public::create(1).unwrap();
-        let tcp = spare();
+    fn pair() -> Option<(Control, Owned)> {
+        let [socket, other] = msg::pair_with_credentials().ok()?;
+        let (file, slab) = Slab::create(1).ok()?;
+        let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?;
+        let (page_file, page) = sd_shm::public::create(1).ok()?;
+        let tcp = sd_sys::fd::dup(file.raw()).ok()?;
         let control = Control {
             role: Role::Pump,
             page,
@@ -156,7 +154,7 @@ impl Control {
             eventfd,
             files: [file, page_file, tcp],
         };
-        (control, other)
+        Some((control, other))
     }
 
     /// The socket, for waiting.
@@ -290,7 +288,7 @@ mod tests {
     /// A pump with work all the time looks whether there is mail, and never waits for anything.
     #[test]
     fn the_end_of_the_monitor_is_noticed_without_a_sleep() {
-        let (mut control, monitor) = Control::pair();
+        let (mut control, monitor) = Control::pair().unwrap();
         let look = |control: &mut Control| {
             let has_mail = control.has_mail();
             has_mail.then(|| control.notice()).flatten();

@@ -49,7 +49,7 @@ impl World {
         let (b, far) = end(11, Side::A);
         let server = pages[1];
         server.listeners[3].generation.store(5, Ordering::Release);
-        World { twin: Twin::new(a, b), control: Control::deaf(), near, far, server }
+        World { twin: Twin::new(a, b), control: Control::deaf().unwrap(), near, far, server }
     }
 
     fn look(&mut self) {

@@ -9,6 +9,7 @@
 //! | `image` | the words that an exec leaves for the next image | no crash of that image, in a process of its own |
 //! | `handshake` | messages of another engine, changed ones, packets and greetings, to an engine | nothing but the right ones is taken, and they still are |
 //! | `hosts` | text of a hosts file | parsing never panics, and who is found is found by looking at each line |
+//! | `engine` | what another engine says and sends after keys, and what processes write into channels with ours | bounds of what waits early; a third engine's connections, slots and rings are left alone |
 //! | `monitor` | messages with descriptors, from several clients, to a live monitor | it lives, and answers a stranger within 10 ms |
 //!
 //! `sd-fuzz TARGET SECONDS CORPUS LAST [SEED] [write]`: runs the corpus (a line of hexadecimal digits for each input), then

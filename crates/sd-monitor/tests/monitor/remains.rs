@@ -6,6 +6,7 @@ use crate::cut_off::{cut_off, register, resume};
 use crate::process::Process;
 use crate::server::{Server, until};
 use sd_proto::{Reply, Request};
+use sd_shm::channel::{Side, SlotState};
 use std::os::fd::AsRawFd;
 
 /// A monitor whose helpers note in their program that they were started.
@@ -80,6 +81,40 @@ fn what_somebody_may_read_is_kept() {
     drop(first);
     assert!(is_kept());
     drop(second);
+    is_emptied(&listening, &channel);
+    assert_eq!(said(&server), ["empty-segments"]);
+}
+
+/// A client that has ended before its connection was accepted: the server accepts, forks, and then has no use for the channel. Its child may
+/// read on.
+#[test]
+fn what_a_child_of_who_has_left_may_read_is_kept() {
+    if !is_root() {
+        return;
+    }
+    let server = server();
+    let listening = Client::register(&server);
+    let (_listener, port) = listening.listen(0);
+    let (mut mallory, channel) = stranger(&server, &listening, port);
+    channel.request(0, port);
+    mallory.kill();
+    // What waits there is offered once more, any time.
+    let is_offer = |reply: &Reply| matches!(reply, Reply::Offer { .. });
+    let told = || {
+        let mut all = std::iter::repeat_with(|| listening.control.receive().unwrap().0);
+        all.find(|reply| !is_offer(reply))
+    };
+    assert_eq!(told(), Some(Reply::PeerGone { id: channel.id }));
+    channel.declare(0, Side::B, 1, SlotState::Open);
+    let [monitors, childs] = sd_sys::msg::pair_with_credentials().unwrap().map(own);
+    listening.control.tell(Request::Fork { member: 1, serial: 1 }, &[monitors.as_raw_fd()]);
+    listening.control.tell(Request::Leave { channel: channel.id }, &[]);
+    assert_eq!(told(), Some(Reply::ChannelDead { id: channel.id }));
+    assert_eq!(told(), Some(Reply::Ok));
+    finish(&listening, &channel);
+    listening.control.status();
+    assert!(said(&server).is_empty());
+    drop((monitors, childs));
     is_emptied(&listening, &channel);
     assert_eq!(said(&server), ["empty-segments"]);
 }

@@ -1,5 +1,6 @@
 //! What is fuzzed. A target takes any bytes; what it must not do ends the process.
 
+mod engine;
 mod handshake;
 mod hosts;
 mod image;
@@ -16,7 +17,7 @@ pub(crate) struct Target {
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
 }
 
-const ALL: [Target; 8] = [
+const ALL: [Target; 9] = [
     Target { name: "messages", run: messages, seeds: message_seeds },
     Target { name: "policy", run: policy, seeds: policy_seeds },
     Target { name: "ring", run: ring::run, seeds: ring::seeds },
@@ -24,11 +25,12 @@ const ALL: [Target; 8] = [
     Target { name: "image", run: image::run, seeds: image::seeds },
     Target { name: "handshake", run: handshake::run, seeds: handshake::seeds },
     Target { name: "hosts", run: hosts::run, seeds: hosts::seeds },
+    Target { name: "engine", run: sd_engine::testing::engine, seeds: engine::seeds },
     Target { name: "monitor", run: monitor::run, seeds: monitor::seeds },
 ];
 
 pub(crate) fn named(name: &str) -> Option<&'static Target> {
-    static TARGETS: [Target; 8] = ALL;
+    static TARGETS: [Target; 9] = ALL;
     TARGETS.iter().find(|target| target.name == name)
 }
 

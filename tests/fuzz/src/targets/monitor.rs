@@ -181,6 +181,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
             messages: x,
             bytes: b,
         },
+        31 if b & 144 == 144 => Request::Stays { client: a, offer: u64::from(x), bulk: yes },
+        31 if b & 128 != 0 => Request::Withdraw { serial: a },
         31 if b & 112 != 0 => of_engine((a, b), (x, y), port),
         31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
         31 => {
@@ -297,7 +299,7 @@ mod tests {
     fn each_kind_of_request_has_a_row() {
         let rows: std::collections::BTreeSet<u8> = (0..KINDS)
             .flat_map(|kind| {
-                [0, 2, 3, 6, 14, 22, 38, 54, 70].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
+                [0, 2, 3, 6, 14, 22, 38, 54, 70, 134, 150].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
             })
             .collect();
         let kinds = Request::examples().map(|request| request.kind()).collect();

@@ -233,6 +233,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
 }
 
 fn of_promotion(all: &mut Vec<Request>, port: u16) {
+    all.extend([0, 1, u64::MAX].map(|serial| Request::Withdraw { serial }));
     all.extend([(0, true, false), (u64::MAX, false, true), (1, true, true)].map(
         |(serial, connected, restored)| Request::Offer {
             serial,
@@ -276,9 +277,10 @@ fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
         all.extend(kind.filter(|request| matches!(request, Request::Peer { .. })));
     }
     let offers = ids.all.iter().copied().chain([0, 1, u64::MAX]);
-    all.extend(
-        offers.flat_map(|client| [0, 1].map(|offer| Request::Found { client, offer, serial: client })),
-    );
+    for (client, offer) in offers.flat_map(|client| [(client, 0), (client, 1)]) {
+        all.push(Request::Found { client, offer, serial: client });
+        all.push(Request::Stays { client, offer, bulk: offer != 0 });
+    }
 }
 
 fn announcements(ids: &Ids) -> Vec<Request> {

@@ -299,7 +299,8 @@ mod tests {
     fn each_kind_of_request_has_a_row() {
         let rows: std::collections::BTreeSet<u8> = (0..KINDS)
             .flat_map(|kind| {
-                [0, 2, 3, 6, 14, 22, 38, 54, 70, 134, 150].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
+                [0, 2, 3, 6, 14, 22, 38, 54, 70, 134, 150]
+                    .map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
             })
             .collect();
         let kinds = Request::examples().map(|request| request.kind()).collect();

@@ -21,7 +21,6 @@ impl Desk {
             let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
             seat.into_iter().for_each(|seat| seat.wakes.count(come));
         }
-        advised.extend(self.woken(least).into_iter().map(|id| (id, Advice::Woken)));
         self.crowds.resize(links.len(), Crowd::default());
         for (crowd, paces) in self.crowds.iter_mut().zip(&paces) {
             if crowd.look(paces.iter().map(|(_, pace)| *pace), least) {
@@ -29,6 +28,8 @@ impl Desk {
                 advised.extend(small.map(|(id, _)| (*id, Advice::Few)));
             }
         }
+        // Where few are left each message wakes somebody, too.
+        advised.extend(self.woken(least).into_iter().map(|id| (id, Advice::Woken)));
         for (id, advice) in advised {
             tracing::debug!(connection = id, ?advice, "engine: better left to the kernel");
             self.advise(id, advice, links, control);

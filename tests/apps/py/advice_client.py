@@ -1,4 +1,4 @@
-# Connections that talk in turn, a burst each, and check every byte. One line on standard input leads from each stage to the next:
+# Connections that talk all at once, and check every byte. One line on standard input leads from each stage to the next:
 # many talk; the first one's messages become bulk; all but two others close.
 import select, socket, sys, threading
 address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -9,18 +9,24 @@ OPTIONS += [(socket.IPPROTO_TCP, name) for name in (socket.TCP_KEEPIDLE, socket.
 class Talk:
     def __init__(self):
         self.socket, self.at = socket.create_connection((address, port)), 0
-    def turn(self, size):
+    def wanted(self, size):
         begin = self.at % (1 << 20)
-        wanted, got = pattern[begin:begin + size], b""
-        sender = threading.Thread(target=self.socket.sendall, args=[wanted]) if size > 50000 else None
-        sender.start() if sender else self.socket.sendall(wanted)
+        return pattern[begin:begin + size]
+    def send(self, size):
+        self.socket.sendall(self.wanted(size))
+    def receive(self, size):
+        got = b""
         while len(got) < size:
             more = self.socket.recv(1 << 18)
             assert more, f"it ended at {self.at + len(got)}"
             got += more
-        assert got == wanted, f"other bytes at {self.at}"
-        sender and sender.join()
+        assert got == self.wanted(size), f"other bytes at {self.at}"
         self.at += size
+    def turn(self, size):
+        sender = threading.Thread(target=self.send, args=[size])
+        sender.start()
+        self.receive(size)
+        sender.join()
     def options(self):
         return [self.socket.getsockopt(level, name) for level, name in OPTIONS]
     def set(self, values):
@@ -30,9 +36,11 @@ class Talk:
 def stage(name, talks, bulk=None):
     print(name, flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
-        for talk in talks:
-            for _ in range(20):
-                talk.turn(64)
+        for _ in range(20):
+            for talk in talks:
+                talk.send(64)
+            for talk in talks:
+                talk.receive(64)
         for _ in range(5 if bulk else 0):
             bulk.turn(1 << 18)
     sys.stdin.readline()

@@ -1,7 +1,7 @@
 //! Two hosts with an engine each: what is better off with the kernel goes back there, and stays (ADR 103).
 
 use super::Scenario;
-use super::engines::{LIMIT, PORT, SERVER, finish};
+use super::engines::{LIMIT, PORT, finish};
 use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::Side;
@@ -17,6 +17,25 @@ pub(crate) const SCENARIOS: &[Scenario] =
         .ours()
         .limit_s(180)];
 
+/// Answers with what has come, all in one thread: so what comes for several connections goes together.
+const SERVER: &str = r#"
+import select, socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+print("listens", flush=True)
+waits, all = select.epoll(), {}
+waits.register(listener, select.EPOLLIN)
+while True:
+    for number, _ in waits.poll():
+        if number == listener.fileno():
+            new = listener.accept()[0]
+            all[new.fileno()] = new
+            waits.register(new, select.EPOLLIN)
+        elif data := all[number].recv(65536):
+            all[number].sendall(data)
+        else:
+            waits.unregister(number)
+            all.pop(number).close()
+"#;
 const CLIENT: &str = include_str!("../py/advice_client.py");
 /// As the hosts file has it where it says nothing.
 const LEAST: usize = 32;

@@ -1,7 +1,7 @@
 //! What [`crate::policy`] has to know is counted, for all connections, and their ends are told what it says.
 
 use crate::desk::Desk;
-use crate::policy::{Crowd, Pace};
+use crate::policy::{self, Crowd, Pace};
 use sd_link::Link;
 use sd_pump::control::Control;
 use sd_shm::promotion::Advice;
@@ -9,6 +9,9 @@ use sd_shm::promotion::Advice;
 impl Desk {
     /// A window is over. Who is better off with the kernel is told so.
     pub(crate) fn judge(&mut self, window_ns: u64, least: usize, links: &mut [Link], control: &mut Control) {
+        if !policy::judges(least) {
+            return;
+        }
         let mut paces = vec![Vec::new(); links.len()];
         let mut advised = Vec::new();
         for id in self.connections.ids() {
@@ -29,7 +32,7 @@ impl Desk {
             }
         }
         // Where few are left each message wakes somebody, too.
-        advised.extend(self.woken(least).into_iter().map(|id| (id, Advice::Woken)));
+        advised.extend(self.woken().into_iter().map(|id| (id, Advice::Woken)));
         for (id, advice) in advised {
             tracing::debug!(connection = id, ?advice, "engine: better left to the kernel");
             self.advise(id, advice, links, control);
@@ -37,10 +40,10 @@ impl Desk {
     }
 
     /// Connections with processes in which each message wakes somebody.
-    fn woken(&mut self, least: usize) -> Vec<u64> {
+    fn woken(&mut self) -> Vec<u64> {
         let mut woken = Vec::new();
         for seat in self.seats.all_mut() {
-            if seat.wakes.look(seat.end.wakes.get(), least) {
+            if seat.wakes.look(seat.end.wakes.get()) {
                 woken.extend(seat.slots.iter().flatten());
             }
         }

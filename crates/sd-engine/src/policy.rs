@@ -58,6 +58,11 @@ impl Load {
     }
 }
 
+/// Where one connection is enough to come, the operator wants all there: nothing is left, and nothing goes back.
+pub(crate) fn judges(least: usize) -> bool {
+    least > 1
+}
+
 /// Whether what is offered may come where so many are offered, or carried, between the two hosts.
 pub(crate) fn may_come(crowd: usize, least: usize) -> bool {
     crowd >= least
@@ -146,8 +151,8 @@ impl Wakes {
     }
 
     /// A window is over, up to which somebody there has been woken `wakes` times in all. Whether its connections are to go back: the kernel wakes once
-    /// for each message, too, and nobody else is woken for it. Where one connection is enough to come, the operator wants all there.
-    pub(crate) fn look(&mut self, wakes: u64, least: usize) -> bool {
+    /// for each message, too, and nobody else is woken for it.
+    pub(crate) fn look(&mut self, wakes: u64) -> bool {
         let (messages, woken) = (std::mem::take(&mut self.messages), wakes.saturating_sub(self.before));
         self.before = wakes;
         self.windows = match messages {
@@ -155,7 +160,7 @@ impl Wakes {
             _ if 10 * woken >= WOKEN_TENTHS * messages => self.windows + 1,
             _ => 0,
         };
-        let goes = self.windows >= WINDOWS && least > 1;
+        let goes = self.windows >= WINDOWS;
         if goes {
             self.windows = 0;
         }
@@ -235,12 +240,12 @@ mod tests {
     }
 
     /// In which windows, of so many messages and wakes, all go back.
-    fn woken(least: usize, windows: &[(u64, u64)]) -> Vec<usize> {
+    fn woken(windows: &[(u64, u64)]) -> Vec<usize> {
         let (mut habit, mut all) = (Wakes::default(), 0);
         let mut look = |messages, wakes| {
             all += wakes;
             habit.count(messages);
-            habit.look(all, least)
+            habit.look(all)
         };
         let windows = windows.iter().enumerate();
         windows.filter(|(_, (messages, wakes))| look(*messages, *wakes)).map(|(at, _)| at).collect()
@@ -248,13 +253,12 @@ mod tests {
 
     #[test]
     fn who_is_woken_for_each_message_gains_nothing() {
-        assert_eq!(woken(32, &[(10_000, 9_000); 5]), [2]);
-        assert_eq!(woken(32, &[(100_000, 5_000); 9]), []);
-        assert_eq!(woken(32, &[(10_000, 9_000), (10_000, 9_000), (10_000, 900), (10_000, 9_000)]), []);
+        assert_eq!(woken(&[(10_000, 9_000); 5]), [2]);
+        assert_eq!(woken(&[(100_000, 5_000); 9]), []);
+        assert_eq!(woken(&[(10_000, 9_000), (10_000, 9_000), (10_000, 900), (10_000, 9_000)]), []);
         // Few messages say nothing, and do not interrupt.
-        assert_eq!(woken(32, &[(100, 100); 9]), []);
-        assert_eq!(woken(32, &[(900, 900), (9, 9), (900, 900), (0, 0), (900, 900)]), [4]);
-        assert_eq!(woken(1, &[(10_000, 9_000); 9]), []);
+        assert_eq!(woken(&[(100, 100); 9]), []);
+        assert_eq!(woken(&[(900, 900), (9, 9), (900, 900), (0, 0), (900, 900)]), [4]);
     }
 
     /// What comes is kept: no count that lets connections come has them go back.

@@ -280,7 +280,7 @@ impl Engine {
     /// A local end whose other end may be another host's.
     fn seek(&mut self, offer: (u64, u64), question: Question, load: Load) {
         let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else { return };
-        if load.is_bulk() {
+        if load.is_bulk() && policy::judges(self.hosts.least) {
             // It is offered again in a minute, and may have become something else by then.
             return stays(offer, true, &mut self.control);
         }

@@ -158,21 +158,18 @@ impl Peer {
         if let Some(way) = self.carriers.choose(now, link) {
             self.standing.goes(way);
         }
-        let (mut is_up, mut is_down) = (false, None);
-        let has_come = self.carriers.receive(now, &mut |path, packet, is_marked| match take(
-            (at, now),
-            path,
-            packet,
-            is_marked,
-            link,
-            desk,
-        ) {
-            Taken::Up => is_up = true,
-            Taken::Down(cause) => is_down = Some(cause),
-            Taken::Yes | Taken::No => {}
+        let (mut is_up, mut is_down, mut is_heard) = (false, None, false);
+        let has_come = self.carriers.receive(now, &mut |path, packet, is_marked| {
+            // Datagrams anybody can send from its address, and its own may be late.
+            is_heard |= path == TRUNK;
+            match take((at, now), path, packet, is_marked, link, desk) {
+                Taken::Up => is_up = true,
+                Taken::Down(cause) => is_down = Some(cause),
+                Taken::Yes | Taken::No => {}
+            }
         });
         is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
-        if has_come && link.is_up() {
+        if is_heard && link.is_up() {
             self.standing.heard(now);
         }
         if is_up {

@@ -172,7 +172,17 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
         31 if b & 2 == 0 => Request::Waiting { index: x },
-        31 if b & 4 == 0 => Request::Offer {
+        31 => of_promotion((a, b), (x, y), port),
+        20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
+        _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
+    }
+}
+
+/// What is said of a connection that the kernel has made; an engine's words too.
+fn of_promotion((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
+    let yes = b & 1 == 1;
+    match b {
+        b if b & 4 == 0 => Request::Offer {
             serial: a,
             connected: yes,
             restored: b & 8 != 0,
@@ -181,16 +191,14 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
             messages: x,
             bytes: b,
         },
-        31 if b & 144 == 144 => Request::Stays { client: a, offer: u64::from(x), bulk: yes },
-        31 if b & 128 != 0 => Request::Withdraw { serial: a },
-        31 if b & 112 != 0 => of_engine((a, b), (x, y), port),
-        31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
-        31 => {
+        b if b & 144 == 144 => Request::Stays { client: a, offer: u64::from(x), bulk: yes },
+        b if b & 128 != 0 => Request::Withdraw { serial: a },
+        b if b & 112 != 0 => of_engine((a, b), (x, y), port),
+        b if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
+        _ => {
             let (port, before_ns) = (if yes { port } else { 0 }, b >> 7);
             Request::Demote { pid: x, ip: ip(a), port, at_once: yes, before_ns }
         }
-        20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
-        _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }
 }
 

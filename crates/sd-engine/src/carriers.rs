@@ -10,12 +10,12 @@
 use crate::choice::{Advice, Choice, Seen, TrunkSeen, Way};
 use crate::desk::View;
 use crate::socket;
-use sd_carrier::{Carrier, Datagram, DatagramConfig, Received, State, Trunk, TrunkConfig};
+use sd_carrier::{Carrier, Datagram, DatagramConfig, Received, State, Trunk};
 use sd_keys::hosts::Carriers as Allowed;
 use sd_link::congestion::Congestion;
 use sd_link::{Link, PathConfig};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Paths of the link.
 pub(crate) const TRUNK: u8 = 0;
@@ -66,13 +66,13 @@ impl Carriers {
         self.trunk.as_ref()
     }
 
-    /// The other engine has shown itself on this socket. The trunk before, if there was one; and the socket of datagrams, if it is new.
+    /// The other engine has shown itself on this trunk. The one before, if there was one; and the socket of datagrams, if it is new.
     pub(crate) fn begin(
         &mut self,
-        socket: OwnedFd,
+        trunk: Trunk,
         (from, to): (SocketAddr, SocketAddr),
-    ) -> std::io::Result<(Option<Trunk>, Option<i32>)> {
-        let before = self.trunk.replace(Trunk::new(socket, TrunkConfig::default())?);
+    ) -> (Option<Trunk>, Option<i32>) {
+        let before = self.trunk.replace(trunk);
         self.news = [ASKED; 2];
         let mut new = None;
         if self.datagrams.is_none() && self.allowed != Allowed::Trunk {
@@ -82,7 +82,7 @@ impl Carriers {
             self.datagrams = socket.and_then(|socket| Datagram::new(socket, DatagramConfig::default())).ok();
             new = self.datagrams.as_ref().map(|datagrams| datagrams.as_fd().as_raw_fd());
         }
-        Ok((before, new))
+        (before, new)
     }
 
     /// Another link takes the place of the one that there was: all begins with a trunk.
@@ -141,21 +141,24 @@ impl Carriers {
 
     /// When [`Carriers::choose`] has something to do though nothing comes.
     pub(crate) fn next_time(&self, link: &Link) -> Option<u64> {
-        let wanted = link.is_up() && self.datagrams.is_some();
+        let wanted = self.has_to_choose(link) && self.datagrams.is_some();
         wanted.then(|| self.choice.next_time(link.health(TRUNK).waits_since))?
+    }
+
+    /// Something goes between the engines. Of who is quiet nothing can be seen, and nobody wakes for that.
+    fn has_to_choose(&self, link: &Link) -> bool {
+        let health = link.health(TRUNK);
+        let is_used = health.waits_since.is_some() || health.packets_sent != self.packets;
+        let is_wanted = link.connections() > 0 && (self.trunk.is_none() || self.choice.is_busy());
+        link.is_up() && (is_used || is_wanted)
     }
 
     /// Chooses another way, where that is due and better: which one.
     pub(crate) fn choose(&mut self, now: u64, link: &mut Link) -> Option<Way> {
-        if !self.choice.is_due(now) || !link.is_up() {
+        if !self.choice.is_due(now) || !self.has_to_choose(link) {
             return None;
         }
         let health = link.health(TRUNK);
-        let is_used = health.waits_since.is_some() || health.packets_sent != self.packets;
-        let is_wanted = link.connections() > 0 && (self.trunk.is_none() || self.choice.is_busy());
-        if !is_used && !is_wanted {
-            return None;
-        }
         self.packets = health.packets_sent;
         let seen = |trunk: &Trunk| {
             let below = sd_sys::tcp::info(trunk.as_fd().as_raw_fd()).ok()?;

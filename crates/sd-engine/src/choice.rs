@@ -129,12 +129,10 @@ impl Choice {
         if self.allowed == Allowed::Trunk {
             return None;
         }
-        match self.asked {
-            Some((last, _)) => Some(last + self.pause),
-            None => {
-                waits_since.filter(|_| self.way == Way::Trunk).map(|since| self.due.max(since + STALL_NS))
-            }
-        }
+        let on_trunk = || waits_since.filter(|_| self.way == Way::Trunk).map(|since| since + STALL_NS);
+        let next = self.asked.map(|(last, _)| last + self.pause).or_else(on_trunk);
+        // Before it is due nothing would be done.
+        next.map(|at| at.max(self.due))
     }
 
     /// Something is under way: datagrams are used, or asked.
@@ -377,6 +375,8 @@ mod tests {
             if world.choice.is_due(world.now) {
                 asked += u32::from(world.look() == Advice::Ask);
             }
+            let next = world.choice.next_time(None);
+            assert!(next.is_none_or(|at| world.choice.is_due(at)), "it wakes for nothing: {next:?}");
         }
         assert_eq!(world.ways(), []);
         assert!((10..20).contains(&asked), "{asked}");

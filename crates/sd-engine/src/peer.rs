@@ -7,7 +7,7 @@ use crate::greeting::{Agreed, Binding, Greeting, Over, Terms};
 use crate::hosts::{self, Hosts};
 use crate::socket;
 use crate::standing::Standing;
-use sd_carrier::{Carrier, Trunk};
+use sd_carrier::{Carrier, Trunk, TrunkConfig};
 use sd_keys::{Credentials, Keys, Protection};
 use sd_link::congestion::Congestion;
 use sd_link::seal::Checksum;
@@ -225,12 +225,12 @@ impl Peer {
     fn agreed(&mut self, at: usize, now: u64, agreed: Agreed, link: &mut Link, desk: &mut Desk) {
         let Agreed { socket, goes_on, keys } = agreed;
         self.refused_at = None;
+        // Without one the link that there is stays.
+        let Ok(trunk) = Trunk::new(socket, TrunkConfig::default()) else { return };
         if !goes_on && self.begin(at, now, keys, link, desk).is_none() {
             return;
         }
-        let Ok((before, new)) = self.carriers.begin(socket, (self.listen, self.engine.address)) else {
-            return;
-        };
+        let (before, new) = self.carriers.begin(trunk, (self.listen, self.engine.address));
         self.unwatched = new;
         before.iter().for_each(|trunk| self.standing.leaves(trunk));
         if before.is_some() || goes_on {

@@ -212,3 +212,42 @@ fn receive(
     *news = if has_come { ASKED } else { *news - 1 };
     has_come
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::Desk;
+    use crate::peer::no_link;
+
+    #[test]
+    fn who_has_asked_in_vain_sleeps_when_all_is_quiet() {
+        let (mut link, mut other) = (no_link(0), no_link(0));
+        let (mut desk, mut others) = (Desk::default(), Desk::default());
+        let mut now = 0;
+        while !link.is_up() || link.health(TRUNK).packets_sent == 0 {
+            now += 60_000_000;
+            assert!(now < 60_000_000_000, "no session");
+            let (mut view, mut others) =
+                (View { desk: &mut desk, peer: 0 }, View { desk: &mut others, peer: 0 });
+            let mut room = [0; 16 << 10];
+            link.tick(now, &mut view);
+            other.tick(now, &mut others);
+            link.ask(TRUNK);
+            while let Some(len) = link.transmit(now, TRUNK, &mut room, &mut view) {
+                other.receive(now, TRUNK, &mut room[..len], false, &mut others);
+            }
+            while let Some(len) = other.transmit(now + 2_000_000, TRUNK, &mut room, &mut others) {
+                link.receive(now, TRUNK, &mut room[..len], false, &mut view);
+            }
+        }
+        let mut carriers = Carriers::new(Allowed::Either);
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(socket.local_addr().unwrap()).unwrap();
+        carriers.datagrams = Some(Datagram::new(socket, DatagramConfig::default()).unwrap());
+        // There is no trunk, and something had gone by one.
+        assert_eq!(carriers.choose(now, &mut link), None);
+        assert!(carriers.choice.is_busy(), "datagrams are asked for an answer");
+        assert_eq!((link.connections(), link.health(TRUNK).waits_since), (0, None));
+        assert_eq!(carriers.next_time(&link), None);
+    }
+}

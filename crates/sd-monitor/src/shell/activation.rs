@@ -26,10 +26,7 @@ pub(super) struct Handed {
 
 /// The socket that a service manager has handed to this process, if one has. To be called once, before anything is opened.
 pub(super) fn handed() -> Result<Option<Handed>, Error> {
-    let variable = |name| std::env::var_os(name);
-    let count =
-        count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref(), std::process::id());
-    match count {
+    match handed_count() {
         0 => Ok(None),
         1 => {
             // SAFETY: the manager says that this descriptor is for this process, which has taken it nowhere else.
@@ -42,10 +39,7 @@ pub(super) fn handed() -> Result<Option<Handed>, Error> {
 
 /// Where that socket is, for who has to say it to others before [`handed`] takes it: processes that are started from here on do not inherit it.
 pub(crate) fn handed_path() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name);
-    let count =
-        count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref(), std::process::id());
-    if count != 1 {
+    if handed_count() != 1 {
         return None;
     }
     // SAFETY: the manager says that this descriptor is for this process, which has not closed it yet.
@@ -53,6 +47,12 @@ pub(crate) fn handed_path() -> Option<PathBuf> {
     fcntl(listener, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).ok()?;
     let address: SockaddrStorage = getsockname(FIRST).ok()?;
     address.as_unix_addr().and_then(UnixAddr::path).map(Path::to_owned)
+}
+
+/// How many descriptors were handed to this process.
+fn handed_count() -> u32 {
+    let variable = |name| std::env::var_os(name);
+    count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref(), std::process::id())
 }
 
 /// How many descriptors were handed to the process of this number. A parent's variables are for that parent.

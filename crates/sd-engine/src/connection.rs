@@ -125,6 +125,13 @@ impl Connection {
         }
     }
 
+    /// What the local process has written is looked at soon.
+    pub(crate) fn foresee(&self, seat: &Seat) {
+        if let Some(at) = self.at {
+            self.outgoing.foresee(&seat.rings(at.slot, false));
+        }
+    }
+
     // What comes by the link.
 
     pub(crate) fn read(&self, seat: &Seat, position: u64, out: &mut [u8]) {

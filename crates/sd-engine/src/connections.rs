@@ -27,6 +27,13 @@ impl Connections {
         if u64::from(*serial) == id >> 32 { connection.as_deref_mut() } else { None }
     }
 
+    /// It is needed soon.
+    pub(crate) fn soon(&self, id: u64) {
+        if let Some((_, Some(connection))) = self.places.get(id as u32 as usize) {
+            sd_sys::mem::prefetch_all(&raw const **connection);
+        }
+    }
+
     pub(crate) fn ids(&self) -> Vec<u64> {
         let all = self.places.iter().enumerate().filter(|(_, place)| place.1.is_some());
         all.map(|(at, place)| u64::from(place.0) << 32 | at as u64).collect()

@@ -12,13 +12,6 @@ use sd_shm::channel::{FLAG_DEAD, SlotState};
 use sd_shm::promotion::Advice;
 use std::collections::{HashMap, VecDeque};
 
-/// Looks without news before somebody has to ring for all that happens.
-const QUIET_LOOKS: u32 = 4;
-
-/// Events that are looked at together: at least, and at most. What they say is sent before the next are looked at, so that the other host has work
-/// meanwhile; a host that sends all at once waits until all are answered.
-const PARTS: (usize, usize) = (24, 64);
-
 /// Bytes of all connections of one peer that wait for others before them, with what each piece costs. Trunks keep the order, so there are
 /// none unless a trunk was made anew.
 pub(crate) const EARLY_MAX: usize = 16 << 20;
@@ -29,10 +22,10 @@ pub(crate) struct Desk {
     pub(crate) connections: Connections,
     pub(crate) seats: Seats,
     /// Connections that are to be looked at again and again, although nobody rings: see [`Connection::wants_looks`].
-    hot: VecDeque<u64>,
+    pub(crate) hot: VecDeque<u64>,
     /// Slots by seat that were announced, and how many of them are looked at together.
-    events: VecDeque<(usize, usize)>,
-    part: usize,
+    pub(crate) events: VecDeque<(usize, usize)>,
+    pub(crate) part: usize,
     /// Something has come for these.
     touched: Vec<u64>,
     /// Questions of other engines, and answers to our own.
@@ -41,9 +34,9 @@ pub(crate) struct Desk {
     /// Questions that were lost with their session.
     pub(crate) unanswered: Vec<(u64, Question)>,
     /// Connections whose local process has still to show the ticket, by seat and ticket.
-    tickets: HashMap<(usize, u64), u64>,
+    pub(crate) tickets: HashMap<(usize, u64), u64>,
     /// Slots, by seat, that show a ticket which nobody knows yet.
-    strange: Vec<(usize, usize)>,
+    pub(crate) strange: Vec<(usize, usize)>,
     /// Of channels some are over.
     has_dead: bool,
     /// What waits early, by peer.
@@ -61,6 +54,10 @@ pub(crate) struct View<'a> {
 }
 
 impl Ends for View<'_> {
+    fn soon(&mut self, end: u64) {
+        self.desk.connections.soon(end);
+    }
+
     fn read(&mut self, end: u64, position: u64, out: &mut [u8]) {
         match self.with_seat(end) {
             Some((connection, seat)) => connection.read(seat, position, out),
@@ -133,7 +130,7 @@ impl View<'_> {
 }
 
 impl Desk {
-    fn with_seat(&mut self, id: u64) -> Option<(&mut Connection, &mut Seat)> {
+    pub(crate) fn with_seat(&mut self, id: u64) -> Option<(&mut Connection, &mut Seat)> {
         let connection = self.connections.get(id)?;
         let seat = self.seats.get(connection.promise?.0)?;
         Some((connection, seat))
@@ -177,17 +174,6 @@ impl Desk {
             && !std::mem::replace(&mut connection.is_touched, true)
         {
             self.touched.push(id);
-        }
-    }
-
-    fn heat(&mut self, id: u64) {
-        if let Some(connection) = self.connections.get(id)
-            && connection.wants_looks()
-        {
-            connection.quiet = 0;
-            if !std::mem::replace(&mut connection.is_hot, true) {
-                self.hot.push_back(id);
-            }
         }
     }
 
@@ -253,7 +239,7 @@ impl Desk {
     }
 
     /// Ends what is broken, or has lost its link.
-    fn look_out(&mut self, id: u64, links: &mut [Link], control: &mut Control) {
+    pub(crate) fn look_out(&mut self, id: u64, links: &mut [Link], control: &mut Control) {
         let Some((connection, seat)) = self.with_seat(id) else { return };
         if std::mem::take(&mut connection.is_broken)
             && let Some(number) = connection.number.take()
@@ -289,50 +275,6 @@ impl Desk {
         }
     }
 
-    /// Slots that were announced, or a part of them: whether there were any. The others are for the next call: half of them, and 24 to 64.
-    pub(crate) fn take_events(&mut self, links: &mut [Link], control: &mut Control) -> bool {
-        if self.events.is_empty() {
-            for (at, seat) in self.seats.all() {
-                let set = seat.end.map.events(seat.end.ours);
-                if !set.is_empty() {
-                    set.take(|slot| self.events.push_back((at, slot)));
-                }
-            }
-            self.part = (self.events.len() / 2).clamp(PARTS.0, PARTS.1);
-        }
-        let count = self.part.min(self.events.len());
-        for _ in 0..count {
-            let Some((seat, slot)) = self.events.pop_front() else { break };
-            self.event(seat, slot, links, control);
-        }
-        count != 0
-    }
-
-    /// A part of the events was left.
-    pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty()
-    }
-
-    fn event(&mut self, at: usize, slot: usize, links: &mut [Link], control: &mut Control) {
-        let Some(seat) = self.seats.get(at) else { return };
-        let slot = slot % sd_shm::channel::SLOTS;
-        if let Some(id) = seat.slots[slot] {
-            let rings = self.connections.get(id).map_or(0, |connection| connection.rings());
-            seat.arm(slot, rings);
-            self.visit(id, links, control, false);
-            self.heat(id);
-        }
-        let Some(seat) = self.seats.get(at) else { return };
-        if seat.slots[slot].is_some() {
-            return;
-        }
-        match seat.shown(slot) {
-            Some((_, ticket)) if !self.tickets.contains_key(&(at, ticket)) => self.strange.push((at, slot)),
-            Some(shown) => self.attach(at, shown, links, control),
-            None => {}
-        }
-    }
-
     /// A ticket was shown of which the monitor may have said more by now.
     pub(crate) fn has_strange(&self) -> bool {
         !self.strange.is_empty()
@@ -348,7 +290,13 @@ impl Desk {
         }
     }
 
-    fn attach(&mut self, at: usize, shown: (Slot, u64), links: &mut [Link], control: &mut Control) {
+    pub(crate) fn attach(
+        &mut self,
+        at: usize,
+        shown: (Slot, u64),
+        links: &mut [Link],
+        control: &mut Control,
+    ) {
         let (place, ticket) = shown;
         let Some(seat) = self.seats.get(at) else { return };
         let found = self.tickets.remove(&(at, ticket));
@@ -363,64 +311,6 @@ impl Desk {
             }
             _ => _ = seat.answer(place, SlotState::Refused, control),
         }
-    }
-
-    /// Looks at one connection.
-    fn visit(&mut self, id: u64, links: &mut [Link], control: &mut Control, says_all: bool) -> Look {
-        let Some((connection, seat)) = self.with_seat(id) else { return Look::Nothing };
-        let link = &mut links[connection.peer];
-        if let Some(Slot { slot, .. }) = connection.at.filter(|at| seat.is_reused(*at)) {
-            connection.end(0, link);
-            // It has read its ring to its end, and nothing that it has written since both closed it is needed.
-            (connection.at, seat.slots[slot]) = (None, None);
-            if connection.number.is_none() {
-                self.forget(id);
-            }
-            return Look::News;
-        }
-        let found = connection.look(seat, link, says_all);
-        connection.is_broken |= found.is_err();
-        let found = found.unwrap_or(Look::News);
-        if connection.is_broken || connection.number.is_none() {
-            self.look_out(id, links, control);
-        }
-        found
-    }
-
-    /// A look at all that is hot: whether something was found.
-    pub(crate) fn visit_hot(&mut self, links: &mut [Link], control: &mut Control) -> bool {
-        let mut news = false;
-        for _ in 0..self.hot.len() {
-            let Some(id) = self.hot.pop_front() else { break };
-            let mut found = self.visit(id, links, control, false) != Look::Nothing;
-            let Some((connection, seat)) = self.with_seat(id) else { continue };
-            connection.quiet = if found { 0 } else { connection.quiet + 1 };
-            if let Some(at) = connection.at.filter(|_| connection.quiet >= QUIET_LOOKS) {
-                seat.arm(at.slot, RX_EVENT | TX_EVENT);
-                found = self.visit(id, links, control, true) != Look::Nothing;
-            }
-            let Some(connection) = self.connections.get(id) else { continue };
-            news |= found;
-            connection.is_hot = connection.wants_looks() && (found || connection.quiet < QUIET_LOOKS);
-            if connection.is_hot {
-                self.hot.push_back(id);
-            }
-        }
-        news
-    }
-
-    /// Nothing stays hot: whether something was found meanwhile.
-    pub(crate) fn cool(&mut self, links: &mut [Link], control: &mut Control) -> bool {
-        for id in &self.hot {
-            if let Some(connection) = self.connections.get(*id) {
-                connection.quiet = QUIET_LOOKS;
-            }
-        }
-        self.visit_hot(links, control)
-    }
-
-    pub(crate) fn is_cold(&self) -> bool {
-        self.hot.is_empty()
     }
 
     /// A local process is gone: what it had said goes to the other end.

@@ -18,6 +18,7 @@
 //! | `connections` | all of them, by number |
 //! | `seat` | a channel with a local process |
 //! | `desk` | all connections and channels: the ends of links |
+//! | `looks` | which of them are looked at, and when |
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
 //! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
@@ -53,6 +54,7 @@ mod greeting;
 mod hosts;
 mod incoming;
 mod laps;
+mod looks;
 mod outgoing;
 mod patience;
 mod peer;

@@ -39,6 +39,14 @@ impl Outgoing {
         }
     }
 
+    /// It is looked at soon.
+    pub(crate) fn foresee(&self, here: &Rings) {
+        let (region, at) = self.cursor.next_at();
+        let place = here.at(region, at);
+        sd_sys::mem::prefetch(place);
+        sd_sys::mem::prefetch(place.wrapping_add(64));
+    }
+
     /// Passes over what was published. True: there may be more.
     pub(crate) fn look(&mut self, here: &Rings) -> Result<bool, Corrupt> {
         if self.has_ended {

@@ -49,6 +49,13 @@ impl Seats {
         self.all.get_mut(at)?.as_mut()
     }
 
+    /// A slot that was announced, if a connection has it.
+    pub(crate) fn at_slot(&self, seat: usize, slot: usize) -> Option<(&Seat, usize, u64)> {
+        let seat = self.all.get(seat)?.as_ref()?;
+        let slot = slot % SLOTS;
+        Some((seat, slot, seat.slots[slot]?))
+    }
+
     pub(crate) fn of(&self, channel: u64) -> Option<usize> {
         self.by_channel.get(&channel).copied()
     }

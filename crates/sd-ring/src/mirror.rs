@@ -27,6 +27,11 @@ pub struct Piece {
 }
 
 impl RxCursor {
+    /// Where it will be looked for: region and offset.
+    pub fn next_at(&self) -> (u32, u32) {
+        self.place()
+    }
+
     /// What was published next; the cursor passes over it, but for the end of the stream.
     pub fn take<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<Option<Piece>, Corrupt> {
         let (region, at) = self.place();

@@ -4,8 +4,11 @@ use super::greet::Heard;
 use super::{Cause, Link, Taken};
 use crate::Nanos;
 use crate::path::Arrival;
-use crate::session::{Ends, Fault, Writer};
+use crate::session::{Ends, Fault, Session, Writer};
 use crate::wire::{Ack, HEADER, HELLO, Header, Hello, PacketKind, RecordKind, Records, ack_max};
+
+/// Records are foreseen so far ahead.
+const AHEAD: usize = 4;
 
 impl Link {
     /// Takes a packet that came by a path; `is_marked` by the network, as a sign of congestion.
@@ -111,7 +114,15 @@ impl Link {
         ends: &mut (impl Ends + ?Sized),
     ) -> Result<bool, Fault> {
         let mut is_asking = false;
+        let mut ahead = Records(body);
+        let mut foresee = |session: &mut Session, ends: &mut _, count| {
+            for record in ahead.by_ref().take(count).flatten() {
+                session.soon(record.connection, ends);
+            }
+        };
+        foresee(&mut self.session, ends, AHEAD);
         for record in Records(body) {
+            foresee(&mut self.session, ends, 1);
             let record = record.map_err(|_| Fault::Violation)?;
             if record.kind == RecordKind::Ack {
                 let ack = Ack::decode(&record).map_err(|_| Fault::Violation)?;

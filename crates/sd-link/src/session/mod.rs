@@ -64,6 +64,8 @@ pub const NOBODY: u64 = u64::MAX;
 
 /// The local ends of connections: where their bytes lie, and who is told.
 pub trait Ends {
+    /// Something will be done for this end in a moment: what is needed for that may be fetched into a cache.
+    fn soon(&mut self, _end: u64) {}
     /// Copies bytes that were announced and not consumed, from `position` on.
     fn read(&mut self, end: u64, position: u64, out: &mut [u8]);
     /// Puts bytes at their position. They have arrived when [`News::Arrived`] says so; what is before them may be missing.
@@ -125,6 +127,13 @@ impl Session {
 
     pub(crate) fn connections(&self) -> u32 {
         self.connections
+    }
+
+    /// A record of this connection will be taken in a moment.
+    pub(crate) fn soon(&mut self, connection: u32, ends: &mut (impl Ends + ?Sized)) {
+        if let Some(key) = self.table.find(table::flip(connection)) {
+            ends.soon(self.table.at(key).end);
+        }
     }
 
     pub(crate) fn next_time(&self) -> Option<Nanos> {

@@ -90,7 +90,7 @@ hooks! {
         -> c_int { SYS_epoll_pwait2(epfd, events, max, timeout, mask, 8);
           ours(epfd) ready::epoll_pwait2(epfd, events, max, timeout, mask) }
     epoll_ctl (epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
-        { SYS_epoll_ctl; ours(epfd, fd; false) calls::epoll_ctl(epfd, op, fd, event), then |done| calls::moved(fd, done) }
+        { SYS_epoll_ctl; ours(epfd, fd; false) calls::epoll_ctl(epfd, op, fd, event), then |done| calls::registered(fd, done) }
     poll | __poll (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int
         { old SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()), then calls::polled }
     ppoll (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int

@@ -123,6 +123,12 @@ pub fn moved<T: Copy + PartialOrd + Default>(fd: c_int, done: T) -> T {
     done
 }
 
+/// After epoll_ctl(2) of the kernel's.
+pub fn registered(fd: c_int, done: c_int) -> c_int {
+    epoll::changed(fd);
+    moved(fd, done)
+}
+
 /// After pthread_cancel(3).
 pub fn cancelled(thread: usize) {
     if table::is_active() {

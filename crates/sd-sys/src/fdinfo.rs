@@ -13,29 +13,60 @@ pub struct Registration {
     pub data: u64,
 }
 
+/// A line of the file: which number it is about, and the inode of what that led to when it was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub fd: i32,
+    pub inode: u64,
+    pub registration: Registration,
+}
+
 /// Longer than a line of the file.
 const LINE_MAX: usize = 256;
 
 /// The registration of `fd` in the instance `epfd`, if there is one.
 pub fn registration(epfd: i32, fd: i32) -> Result<Option<Registration>> {
     let (_, inode) = fd::identity(fd)?;
-    let file = open(epfd)?;
-    find(file.raw(), |line| of(line, fd, inode))
+    let mut found = None;
+    each(epfd, |listed| {
+        let is_it = (listed.fd, listed.inode) == (fd, inode);
+        found = is_it.then_some(listed.registration);
+        !is_it
+    })?;
+    Ok(found)
 }
 
-/// The first line of a file that is something.
-fn find<T>(file: i32, of: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
+/// All registrations of an instance.
+pub fn all(epfd: i32) -> Result<Vec<Listed>> {
+    let mut all = Vec::new();
+    each(epfd, |listed| {
+        all.push(listed);
+        true
+    })?;
+    Ok(all)
+}
+
+/// Hands over one after the other, as long as the caller wants more.
+fn each(epfd: i32, mut wants_more: impl FnMut(Listed) -> bool) -> Result<()> {
+    let file = open(epfd)?;
     let (mut text, mut len) = ([0u8; 4096], 0);
     loop {
-        let got = text.get_mut(len..).map_or(Ok(0), |rest| fd::read(file, rest))?;
+        let got = text.get_mut(len..).map_or(Ok(0), |rest| fd::read(file.raw(), rest))?;
         len += got;
-        let lines = text.get(..len).unwrap_or(&[]).split(|byte| *byte == b'\n');
-        let found = lines.filter_map(&of).next();
-        if found.is_some() || got == 0 {
-            return Ok(found);
+        let whole = text.get(..len).unwrap_or(&[]);
+        // What is behind the last newline is the beginning of a line.
+        let end = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let lines = whole.get(..end).unwrap_or(&[]).split(|byte| *byte == b'\n');
+        for listed in lines.filter_map(of) {
+            if !wants_more(listed) {
+                return Ok(());
+            }
         }
-        // The end may be the beginning of a line.
-        let kept = len.min(LINE_MAX);
+        if got == 0 {
+            return Ok(());
+        }
+        // A line that fills all of the room is none of these.
+        let kept = if len - end > LINE_MAX { 0 } else { len - end };
         text.copy_within(len - kept..len, 0);
         len = kept;
     }
@@ -56,16 +87,16 @@ fn open(epfd: i32) -> Result<Owned> {
     .map(|file| Owned::new(file as i32))
 }
 
-/// `tfd: 5 events: 19 data: 5 pos:0 ino:8a3 sdev:8`, where it is of this descriptor.
-fn of(line: &[u8], fd: i32, inode: u64) -> Option<Registration> {
+/// `tfd: 5 events: 19 data: 5 pos:0 ino:8a3 sdev:8`.
+fn of(line: &[u8]) -> Option<Listed> {
     let line = core::str::from_utf8(line).ok()?;
     let mut words = line.split([' ', ':']).filter(|word| !word.is_empty());
     let mut value = |name: &str| words.find(|word| *word == name).and_then(|_| words.next());
-    let number: i32 = value("tfd")?.parse().ok()?;
+    let fd: i32 = value("tfd")?.parse().ok()?;
     let events = u32::from_str_radix(value("events")?, 16).ok()?;
     let data = u64::from_str_radix(value("data")?, 16).ok()?;
-    let of_file = u64::from_str_radix(value("ino")?, 16).ok()?;
-    (number == fd && of_file == inode).then_some(Registration { events, data })
+    let inode = u64::from_str_radix(value("ino")?, 16).ok()?;
+    Some(Listed { fd, inode, registration: Registration { events, data } })
 }
 
 #[cfg(test)]
@@ -87,6 +118,10 @@ mod tests {
                 Ok(Some(Registration { events, data: u64::MAX - at as u64 }))
             );
         }
+        let listed = all(instance.raw()).unwrap();
+        let mut numbers: Vec<i32> = listed.iter().map(|listed| listed.fd).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, of_events.iter().map(Owned::raw).collect::<Vec<_>>());
         let other = fd::eventfd(0).unwrap();
         assert_eq!(registration(instance.raw(), other.raw()), Ok(None));
         assert_eq!(registration(other.raw(), instance.raw()), Ok(None));
@@ -94,11 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_another_file_is_not_it() {
+    fn a_line_says_all_or_nothing() {
         let line = b"tfd:        5 events:       19 data:             beef  pos:0 ino:8a3 sdev:8";
-        assert_eq!(of(line, 5, 0x8a3), Some(Registration { events: 0x19, data: 0xbeef }));
-        assert_eq!(of(line, 5, 0x8a4), None);
-        assert_eq!(of(line, 4, 0x8a3), None);
-        assert_eq!(of(b"tfd: 5 events: 19", 5, 0x8a3), None);
+        let registration = Registration { events: 0x19, data: 0xbeef };
+        assert_eq!(of(line), Some(Listed { fd: 5, inode: 0x8a3, registration }));
+        assert_eq!(of(b"tfd: 5 events: 19"), None);
     }
 }

@@ -12,6 +12,7 @@ use sd_sys::Errno;
 
 /// epoll_ctl(2).
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
+    epoll::changed(fd);
     let is_inside = matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_) | Entry::Early)
         && !crate::setup::watched::enter(fd, 0);
     // The connection goes to the kernel, or comes from there, in the middle of this.

@@ -205,7 +205,10 @@ pub(crate) fn kernel_registered(epoll: &'static Epoll) {
 /// EPOLL_CTL_DEL of a kernel socket that may be moved to shared memory. Event loops take one out and put it in again all the time, and
 /// the count is to tell how many there are. It never falls to zero by this: there may be some that were never counted.
 pub(crate) fn kernel_forgets(epoll: &'static Epoll, epfd: i32, fd: i32) -> Result<(), Errno> {
-    sd_sys::fd::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0)?;
+    listed::changed(fd);
+    let done = sd_sys::fd::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    listed::changed(fd);
+    done?;
     let one_less = |count: u32| count.checked_sub(1).filter(|left| *left != 0);
     let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     Ok(())

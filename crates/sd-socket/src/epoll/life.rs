@@ -170,6 +170,7 @@ fn release(epoll: &'static Epoll) {
 #[inline(never)]
 fn end(epoll: &'static Epoll) {
     watch::forget_instance(epoll);
+    listed::forget(epoll);
     {
         let mut interest = epoll.interest.lock();
         for item in interest.items.iter() {

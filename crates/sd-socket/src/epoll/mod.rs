@@ -31,6 +31,7 @@
 //! | the ready list | `collect` |
 //! | waiting | `waiting`; what is slept on: `sleep_fd`, `inside` |
 //! | a connection goes back to the kernel's | `way_back` |
+//! | what the kernel's instances have registered | `listed` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
 use crate::fd::hidden::HiddenCell;
@@ -52,6 +53,7 @@ mod inside;
 mod items;
 mod ledger;
 mod life;
+mod listed;
 mod roads;
 mod sleep_fd;
 mod waiting;
@@ -68,6 +70,7 @@ pub(crate) use life::{
     User, add_fd, are_known, before_fork, cancelled, created, drop_fd, forked, forked_late, found,
     is_instance, keep_locks, put_back, separated, separated_with_threads, unlock,
 };
+pub(crate) use listed::{changed, forked as forget_lists};
 pub(crate) use roads::{moved, registrations};
 pub(crate) use waiting::{AT_EDGE, wait};
 pub(crate) use watch::{

@@ -342,7 +342,7 @@ impl Removed {
 
     /// The registration of `fd`, which is not ours yet, in the kernel's instance. `number` leads to that.
     pub(crate) fn of_kernel(epoll: &'static Epoll, number: i32, fd: i32) -> sd_sys::Result<Option<Removed>> {
-        let known = sd_sys::fdinfo::registration(number, fd)?;
+        let known = listed::registration(epoll, number, fd)?;
         Ok(known.map(|known| Removed { epoll, fd, events: known.events, data: known.data }))
     }
 

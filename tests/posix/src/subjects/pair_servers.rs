@@ -10,6 +10,7 @@ use crate::table::{Subject, pair};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     pair("servers/epoll_server", epoll_server, many_connections_client),
+    pair("servers/changing_server", changing_server, crowd_client),
     pair("servers/edge_server", edge_server, many_connections_client),
     pair("servers/poll_server", poll_server, many_connections_client),
     pair("servers/select_server", select_server, many_connections_client),
@@ -83,6 +84,45 @@ fn epoll_server(role: &mut Role) {
 }
 
 /// As nginx: non-blocking, edge-triggered, reads and accepts until EAGAIN.
+/// Connections of [`changing_server`]: more than are looked at anew each time when one goes to the ring.
+const CROWD: u64 = 60;
+
+/// One byte on each connection in turn, and the echo of it.
+fn crowd_client(role: &mut Role) {
+    let addr = Addr::local(role.hear_port("L"));
+    let clients: Vec<i32> = (0..CROWD).map(|_| dial(&addr)).collect();
+    role.hear();
+    let mut echoes = 0;
+    for _ in 0..4 {
+        for client in &clients {
+            send(*client, b"x", 0);
+            echoes += recv(*client, &mut [0; 4], 0).value;
+        }
+    }
+    say!("echoes {echoes}");
+}
+
+/// All connections that had no bytes yet are registered anew, with other numbers, before each look: others go to the ring meanwhile.
+fn changing_server(role: &mut Role) {
+    let (listening, addr) = listener_with(64);
+    role.tell_port(&addr);
+    let ep = epoll();
+    let fds: Vec<i32> = (0..CROWD).map(|_| accept(listening).fd()).collect();
+    fds.iter().for_each(|fd| epoll_add(ep, *fd, libc::EPOLLIN, 0));
+    let mut right = 0;
+    role.tell("ready");
+    for turn in 0..4 * CROWD {
+        for (index, fd) in (0..).zip(&fds).skip(turn as usize) {
+            epoll_mod(ep, *fd, libc::EPOLLIN, turn * CROWD + index);
+        }
+        let (_, events) = epoll_wait(ep, 8, 5000);
+        let at = turn % CROWD;
+        right += u64::from(events.len() == 1 && events[0].0 == at * CROWD + at);
+        echo_some(fds[at as usize]);
+    }
+    say!("right {right}");
+}
+
 fn edge_server(role: &mut Role) {
     let (listening, addr) = listener_with(64);
     set_nonblocking(listening, true);

@@ -75,6 +75,8 @@ static EARLY: Lock<Vec<Early>> = Lock::new(Vec::new());
 /// Tickets that side A has still to show, when they were counted last.
 static AWAITED: AtomicU32 = AtomicU32::new(0);
 static SERIAL: AtomicU64 = AtomicU64::new(1);
+/// The generation of an endpoint whose connection was never offered; no serial.
+pub(super) const NOT_OFFERED: u32 = 0;
 
 /// Looks for tickets that side A has still to show.
 pub(super) fn look_for_tickets() {
@@ -126,7 +128,10 @@ fn refuse_early(early: &Early) {
 
 /// A connection is about to be offered: the name of the offer.
 pub(super) fn expect(endpoint: &'static Endpoint) -> u64 {
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let mut serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    if serial as u32 == NOT_OFFERED {
+        serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    }
     endpoint.generation.store(serial as u32, Ordering::Relaxed);
     let mut offers = OFFERS.lock();
     let is_over = |other: &mut Offered| core::ptr::eq(other.endpoint, endpoint) || !is_valid(other);

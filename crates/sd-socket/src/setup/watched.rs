@@ -43,6 +43,8 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
         let role = if active { ACTIVE } else { 0 };
         history::begin(endpoint);
         began::forget(endpoint);
+        // What was offered of the connection before, whose endpoint this was, is not this one's: a promise for that may still come.
+        endpoint.generation.store(promote::NOT_OFFERED, Ordering::Relaxed);
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
             cold.stream_read.store(0, Ordering::Relaxed);

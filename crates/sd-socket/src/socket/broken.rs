@@ -344,9 +344,21 @@ pub(crate) fn at_end(endpoint: &Endpoint) -> AtEnd {
     let is_reset = !is_by_kernel(endpoint, RX_LEFT) && flags & FLAG_RESET != 0;
     match is_reset || !has_come(endpoint) {
         true => AtEnd::Reset,
-        false if is_untold(endpoint) => AtEnd::Untold,
+        false if is_untold(endpoint) || is_told_just_now(endpoint) => AtEnd::Untold,
         false => AtEnd::End,
     }
+}
+
+/// That the other end has gone over to its ring, where the kernel's stream ends, has been heard since the caller looked: what follows is there.
+fn is_told_just_now(endpoint: &Endpoint) -> bool {
+    let is_there = || {
+        let fd = road::number(endpoint);
+        fd.and_then(|fd| road::positions(endpoint, fd)).is_some_and(|(at, read)| at == read)
+    };
+    is_by_kernel(endpoint, RX_KERNEL)
+        && !is_by_kernel(endpoint, RX_LEFT)
+        && endpoint.peer_words().road().has(RoadWord::SWITCHED)
+        && is_there()
 }
 
 /// The kernel's stream may end, and the other end may have sent more in its ring, of which nothing is known here.

@@ -57,6 +57,7 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     if is_usual && fast::send(endpoint, buf as *const u8, len) {
         return Outcome::Done(len as ssize_t);
     }
+    // SAFETY: see the module.
     let again = |flags| unsafe { send(fd, buf, len, flags) };
     // SAFETY: see the module.
     send_slow(endpoint, (buf, len), flags)
@@ -110,6 +111,7 @@ pub unsafe fn sendto(
     };
     match crate::socket::addr::is_readable(addr, addr_len) {
         Ok(()) => {
+            // SAFETY: see the module.
             let again = |flags| unsafe { sendto(fd, buf, len, flags, addr, addr_len) };
             // SAFETY: see the module.
             let anew = || unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
@@ -204,6 +206,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
         Ok(p) => stream::send(endpoint, p, 0),
         Err(errno) => Err(errno),
     };
+    // SAFETY: see the module.
     let again = |_| unsafe { writev(fd, iov, count) };
     // SAFETY: see the module.
     let anew = || unsafe { unconnected::send(fd, 0, NOWHERE, again) };
@@ -241,6 +244,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Out
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, flags, message::name_of(msg), again) };
     };
+    // SAFETY: see the module.
     let again = |flags| unsafe { sendmsg(fd, msg, flags) };
     // SAFETY: see the module.
     let anew = || unsafe { unconnected::send(fd, flags, message::name_of(msg), again) };
@@ -285,6 +289,7 @@ pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) 
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, flags, NOWHERE, again) };
     };
+    // SAFETY: see the module.
     let again = |flags| unsafe { sendmmsg(fd, msgs, count, flags) };
     // SAFETY: see the module.
     let anew = || unsafe { unconnected::send(fd, flags, NOWHERE, again) };

@@ -156,7 +156,8 @@ impl Connection {
 
     pub(crate) fn credit(&mut self, seat: &Seat, stream: u64) {
         let ring = self.outgoing.consumed(stream);
-        if let Some(at) = self.at.filter(|_| !self.has_let_go) {
+        // Who has closed reads no more, and the slot may be another connection's by now.
+        if let Some(at) = self.at.filter(|_| !self.has_let_go && !self.closed[1]) {
             seat.end.own(at.slot).consumed.store(ring, Ordering::Release);
             self.bits |= TX_BITS;
         }

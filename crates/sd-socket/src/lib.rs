@@ -78,6 +78,15 @@ impl<T> From<Result<T, Errno>> for Outcome<T> {
     }
 }
 
+impl<T> Outcome<T> {
+    /// A call of ours whose connection has gone to the kernel in the middle of it, with nothing done: what it comes to there. The real function is not to be
+    /// called but for who is counted (`setup::watched`).
+    #[inline]
+    fn or_moved(self, anew: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        if let Outcome::Kernel = self { anew() } else { self }
+    }
+}
+
 /// What fuzzing reaches from outside.
 #[doc(hidden)]
 pub mod testing {

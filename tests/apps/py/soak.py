@@ -212,6 +212,7 @@ def say(number, how, began, what):
 def judged(sock, plan, act):
     """Does one side's part, and says what came of it."""
     began, who = time.monotonic(), f"{ENDS[plan.end]}, ways {plan.way} {plan.other_way}, up {plan.up} down {plan.down}"
+    who += f", descriptor {sock.fileno()}"
     how = "done"
     try:
         sock.settimeout(None)

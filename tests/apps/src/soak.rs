@@ -183,7 +183,11 @@ fn run(hosts: &mut [Host; 2], seconds: u64, faults: &[Fault]) -> Result<()> {
     }
     // Those that are open are used up to their ends.
     let said = client.wait(2 * LIMIT)?.ok()?.text();
-    let asked = judge(&said, &done)?;
+    let asked = match judge(&said, &done) {
+        Ok(asked) => asked,
+        // What it was at the other end says which of the two went wrong.
+        Err(error) => fail!("client: {error}; server: {:?}", judge(&server.stdout_so_far(), &done)),
+    };
     let heard = retry(LIMIT, || {
         let heard = judge(&server.stdout_so_far(), &done)?;
         match heard.all == asked.all {

@@ -1,12 +1,15 @@
 //! Sending and receiving on a connection of which a direction is the kernel's still (`socket::road`).
 //!
 //! The system calls that are made here never wait, so a token is held for no longer than such a call takes. Who has to wait does so for
-//! the kernel's connection and for the peer's announcements at once.
+//! the kernel's connection and for the peer's announcements at once. Where the slot was given back while a call was under way, the call counts
+//! as one of the kernel's ([`Inside`]).
 
 use crate::data::claim::Claim;
 use crate::data::iov::Pieces;
 use crate::data::stream::{Pull, Push};
 use crate::process::waker::Sleeper;
+use crate::setup::promote::await_open;
+use crate::setup::watched::Inside;
 use crate::socket::broken::AtEnd;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
 use crate::socket::errors::{keep_reset, send_error};
@@ -81,10 +84,15 @@ fn push_first(
     crate::epoll::give_back(endpoint);
     loop {
         let half = endpoint.tx_token();
+        let Some(inside) = Inside::enter(endpoint) else {
+            drop(half);
+            await_open(endpoint);
+            continue;
+        };
         if let Some(end) = push(endpoint, pieces, claim) {
             return Err(end);
         }
-        drop(half);
+        drop((inside, half));
         crate::epoll::moved(endpoint);
         let mut half = endpoint.tx_token();
         // Another thread may have had it go back by now.
@@ -160,6 +168,12 @@ fn pull_from_kernel(
         drop(half);
         crate::epoll::give_back(endpoint);
         half = endpoint.rx_token();
+        let Some(_inside) = Inside::enter(endpoint) else {
+            drop(half);
+            await_open(endpoint);
+            half = endpoint.rx_token();
+            continue;
+        };
         if road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
             && let Some(found) = pull(endpoint, half.cursor(), pieces, take)
         {
@@ -333,6 +347,11 @@ fn wait(
     }
     let mut waiting = Waiting::begin(None, ticks());
     let pause = waiting.before_sleep(On::Events);
+    // As long as it is the kernel's it stays that: nobody would be woken for what comes in another ring.
+    let Some(_inside) = Inside::enter(endpoint) else {
+        await_open(endpoint);
+        return interrupted(watch, deadline);
+    };
     let sleeper = Sleeper::enter();
     let set = SleepSet::take(&sleeper)?;
     crate::epoll::drain();
@@ -353,16 +372,18 @@ fn wait(
     }
 }
 
-/// An urgent byte while what is sent goes through the kernel's connection, which it does from then on; for who has the token.
+/// An urgent byte while what is sent goes through the kernel's connection, which it does from then on; for who has the token. `None`: nobody may enter for a
+/// moment, see [`Inside`].
 #[cold]
-pub(super) fn push_urgent(endpoint: &'static Endpoint, byte: u8) -> Push {
-    let Some(fd) = road::number(endpoint) else { return Push::Error(Errno::EBADF) };
+pub(super) fn push_urgent(endpoint: &'static Endpoint, byte: u8) -> Option<Push> {
+    let Some(fd) = road::number(endpoint) else { return Some(Push::Error(Errno::EBADF)) };
+    let _inside = Inside::enter(endpoint)?;
     road::stay(endpoint);
-    match send_once(fd, (&raw const byte, 1), MSG_OOB) {
+    Some(match send_once(fd, (&raw const byte, 1), MSG_OOB) {
         Ok(_) => Push::Done,
         Err(Errno::EAGAIN) => Push::Full { seen: 0 },
         Err(errno) => Push::Error(errno),
-    }
+    })
 }
 
 /// MSG_OOB while what comes goes through the kernel's connection.
@@ -376,6 +397,12 @@ pub(super) fn recv_urgent(
         return None;
     }
     let fd = road::number(endpoint)?;
+    let _inside = loop {
+        match Inside::enter(endpoint) {
+            Some(inside) => break inside,
+            None => await_open(endpoint),
+        }
+    };
     Some(recv_once(fd, pieces.piece(usize::MAX), flags | MSG_OOB))
 }
 

@@ -28,7 +28,9 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
             return Outcome::Done(got as ssize_t);
         }
     }
-    recv_slow(endpoint, buf, len, flags)
+    // SAFETY: see the module.
+    let anew = || unconnected::recv(fd, flags, || unsafe { recv(fd, buf, len, flags) });
+    recv_slow(endpoint, buf, len, flags).or_moved(anew)
 }
 
 /// Flags that ask for nothing where nobody has to wait, and nothing fails.
@@ -55,7 +57,11 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     if is_usual && fast::send(endpoint, buf as *const u8, len) {
         return Outcome::Done(len as ssize_t);
     }
+    // SAFETY: see the module.
+    let again = |flags| unsafe { send(fd, buf, len, flags) };
+    // SAFETY: see the module.
     send_slow(endpoint, (buf, len), flags)
+        .or_moved(|| unsafe { unconnected::send(fd, flags, NOWHERE, again) })
 }
 
 /// recvfrom(2): TCP fills in no address.
@@ -104,7 +110,13 @@ pub unsafe fn sendto(
         return unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
     };
     match crate::socket::addr::is_readable(addr, addr_len) {
-        Ok(()) => send_slow(endpoint, (buf, len), flags),
+        Ok(()) => {
+            // SAFETY: see the module.
+            let again = |flags| unsafe { sendto(fd, buf, len, flags, addr, addr_len) };
+            // SAFETY: see the module.
+            let anew = || unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
+            send_slow(endpoint, (buf, len), flags).or_moved(anew)
+        }
         Err(errno) => Outcome::Errno(errno),
     }
 }
@@ -169,7 +181,9 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize
         Ok(p) => stream::recv(endpoint, p, 0),
         Err(errno) => Err(errno),
     };
-    result.map(|n| n as ssize_t).into()
+    // SAFETY: see the module.
+    let anew = || unconnected::recv(fd, 0, || unsafe { readv(fd, iov, count) });
+    Outcome::from(result.map(|n| n as ssize_t)).or_moved(anew)
 }
 
 /// writev, and pwritev2 with offset -1.
@@ -192,7 +206,11 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
         Ok(p) => stream::send(endpoint, p, 0),
         Err(errno) => Err(errno),
     };
-    result.map(|n| n as ssize_t).into()
+    // SAFETY: see the module.
+    let again = |_| unsafe { writev(fd, iov, count) };
+    // SAFETY: see the module.
+    let anew = || unsafe { unconnected::send(fd, 0, NOWHERE, again) };
+    Outcome::from(result.map(|n| n as ssize_t)).or_moved(anew)
 }
 
 /// MSG_CMSG_COMPAT: the kernel refuses it, whatever the socket.
@@ -209,7 +227,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
         return unconnected::recv(fd, flags, || unsafe { recvmsg(fd, msg, flags) });
     };
     // SAFETY: see the module.
-    unsafe { message::recvmsg(endpoint, msg, flags) }
+    let anew = || unconnected::recv(fd, flags, || unsafe { recvmsg(fd, msg, flags) });
+    // SAFETY: see the module.
+    unsafe { message::recvmsg(endpoint, msg, flags) }.or_moved(anew)
 }
 
 /// sendmsg(2).
@@ -225,7 +245,11 @@ pub(crate) unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Out
         return unsafe { unconnected::send(fd, flags, message::name_of(msg), again) };
     };
     // SAFETY: see the module.
-    unsafe { message::sendmsg(endpoint, msg, flags) }
+    let again = |flags| unsafe { sendmsg(fd, msg, flags) };
+    // SAFETY: see the module.
+    let anew = || unsafe { unconnected::send(fd, flags, message::name_of(msg), again) };
+    // SAFETY: see the module.
+    unsafe { message::sendmsg(endpoint, msg, flags) }.or_moved(anew)
 }
 
 /// recvmmsg(2).
@@ -248,7 +272,9 @@ pub unsafe fn recvmmsg(
         return unconnected::recv(fd, flags, || unsafe { recvmmsg(fd, msgs, count, flags, timeout) });
     };
     // SAFETY: see the module.
-    unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }
+    let anew = || unconnected::recv(fd, flags, || unsafe { recvmmsg(fd, msgs, count, flags, timeout) });
+    // SAFETY: see the module.
+    unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }.or_moved(anew)
 }
 
 /// sendmmsg(2).
@@ -264,5 +290,9 @@ pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) 
         return unsafe { unconnected::send(fd, flags, NOWHERE, again) };
     };
     // SAFETY: see the module.
-    unsafe { message::sendmmsg(endpoint, msgs, count, flags) }
+    let again = |flags| unsafe { sendmmsg(fd, msgs, count, flags) };
+    // SAFETY: see the module.
+    let anew = || unsafe { unconnected::send(fd, flags, NOWHERE, again) };
+    // SAFETY: see the module.
+    unsafe { message::sendmmsg(endpoint, msgs, count, flags) }.or_moved(anew)
 }

@@ -276,6 +276,7 @@ pub(super) unsafe fn recvmmsg(
         match unsafe { recvmsg(endpoint, &mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
             Outcome::Done(n) => entry.msg_len = n as u32,
             Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
+            Outcome::Kernel if done == 0 => return Outcome::Kernel,
             _ => break,
         }
         done += 1;
@@ -326,6 +327,7 @@ pub(super) unsafe fn sendmmsg(
             // SAFETY: it can be written.
             Outcome::Done(n) => unsafe { (*entry).msg_len = n as u32 },
             Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
+            Outcome::Kernel if done == 0 => return Outcome::Kernel,
             _ => break,
         }
         done += 1;

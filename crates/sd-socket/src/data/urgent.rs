@@ -167,13 +167,20 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), Er
 
 /// Puts the urgent byte into the ring; first it is said where.
 fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
-    let mut half = endpoint.tx_token();
-    if Claim::NONE.is_barred(endpoint) {
-        return Push::Barred;
-    }
-    if half.cursor().is_parked() && road::is_by_kernel(endpoint, road::TX_KERNEL | road::TX_LEFT) {
-        return by_kernel::push_urgent(endpoint, byte);
-    }
+    let mut half = loop {
+        let mut half = endpoint.tx_token();
+        if Claim::NONE.is_barred(endpoint) {
+            return Push::Barred;
+        }
+        if !half.cursor().is_parked() || !road::is_by_kernel(endpoint, road::TX_KERNEL | road::TX_LEFT) {
+            break half;
+        }
+        if let Some(end) = by_kernel::push_urgent(endpoint, byte) {
+            return end;
+        }
+        drop(half);
+        crate::setup::promote::await_open(endpoint);
+    };
     if let Some(end) = crate::socket::errors::send_error(endpoint, 1) {
         return end.map_or_else(Push::Error, |()| Push::Done);
     }

@@ -99,11 +99,12 @@ fn add(
         return Err(Errno::ENOSPC);
     }
     let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0).ok_or(Errno::ENOMEM)?;
-    match (directions != 0, is_once) {
+    match (source, is_once) {
         // Which of the two tells of it first is to be found out.
-        (true, true) => roads::tell_kernel(item, directions),
-        (true, false) => roads::told(item, directions),
-        _ => {}
+        (Source::Socket(_), true) => roads::tell_kernel(item),
+        // Another thread may have moved a direction since, and did not find the item.
+        (Source::Socket(_), false) => roads::told(item, directions),
+        (Source::Nested(_), _) => {}
     }
     ledger::added(epoll, item);
     Ok(())
@@ -145,12 +146,7 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
     if item.source().in_kernel() {
         sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd(), events, data)?;
     }
-    let directions = item.source().directions();
-    if directions != 0 {
-        roads::change(item, directions, (events | ALWAYS, data));
-    } else {
-        change(item, events | ALWAYS, data);
-    }
+    roads::change(item, (events | ALWAYS, data));
     ledger::modified(item);
     Ok(())
 }

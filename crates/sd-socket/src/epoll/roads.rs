@@ -102,20 +102,29 @@ fn may_fire_once(ready_list: &mut ReadyList, data: u64) -> bool {
     ledger::fire(item)
 }
 
-/// Changes an item that the kernel's instance has too, and looks whether it is ready.
-pub(super) fn change(item: &Item, directions: u32, (events, data): (u32, u64)) {
+/// Changes an item, which the kernel's instance may have too, and looks whether it is ready. For which directions that is to be asked is looked up
+/// under the lock: whoever moves one follows under it ([`follow`]), before this or after it.
+pub(super) fn change(item: &Item, (events, data): (u32, u64)) {
     {
         let mut ready_list = item.epoll().ready_list.lock();
         item.events.store(events, Ordering::Relaxed);
         item.data.store(data, Ordering::Relaxed);
-        tell_kernel_within(&mut ready_list, item, directions);
+        match item.source().directions() {
+            0 if item.told_roads() == 0 => {}
+            0 => untell_kernel(&mut ready_list, item),
+            directions => tell_kernel_within(&mut ready_list, item, directions),
+        }
     }
     watch::look_now(item);
 }
 
-/// Registers an item in the kernel's instance too, for what that tells of.
-pub(super) fn tell_kernel(item: &Item, directions: u32) {
-    tell_kernel_within(&mut item.epoll().ready_list.lock(), item, directions);
+/// Registers an item in the kernel's instance too, for what that tells of by now.
+pub(super) fn tell_kernel(item: &Item) {
+    let mut ready_list = item.epoll().ready_list.lock();
+    let directions = item.source().directions();
+    if directions != 0 {
+        tell_kernel_within(&mut ready_list, item, directions);
+    }
 }
 
 /// A fresh registration is one of the kernel's instance's, which was asked for these directions. Others may have moved since.

@@ -28,7 +28,7 @@ use sd_proto::Request;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{Side, SlotState};
 use sd_shm::promotion::PROMOTION;
-use sd_shm::slab::{Awaits, Endpoint, FIXED_BUF, HAS_COLD, Reason, State};
+use sd_shm::slab::{Awaits, Endpoint, FIXED_BUF, HAS_COLD, RX_PARKED, Reason, State, TX_PARKED};
 use sd_sys::lock::Lock;
 use sd_sys::section::Section;
 use sd_sys::tcp::{ESTABLISHED, SYN_DATA};
@@ -75,6 +75,8 @@ static EARLY: Lock<Vec<Early>> = Lock::new(Vec::new());
 /// Tickets that side A has still to show, when they were counted last.
 static AWAITED: AtomicU32 = AtomicU32::new(0);
 static SERIAL: AtomicU64 = AtomicU64::new(1);
+/// The generation of an endpoint whose connection was never offered; no serial.
+pub(super) const NOT_OFFERED: u32 = 0;
 
 /// Looks for tickets that side A has still to show.
 pub(super) fn look_for_tickets() {
@@ -126,7 +128,10 @@ fn refuse_early(early: &Early) {
 
 /// A connection is about to be offered: the name of the offer.
 pub(super) fn expect(endpoint: &'static Endpoint) -> u64 {
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let mut serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    if serial as u32 == NOT_OFFERED {
+        serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    }
     endpoint.generation.store(serial as u32, Ordering::Relaxed);
     let mut offers = OFFERS.lock();
     let is_over = |other: &mut Offered| core::ptr::eq(other.endpoint, endpoint) || !is_valid(other);
@@ -305,7 +310,7 @@ pub(super) fn open(endpoint: &Endpoint, loses: u32) {
 
 /// For who has found the connection closed: a moment passes, and what a dead thread has closed is opened.
 #[cold]
-pub(super) fn await_open(endpoint: &Endpoint) {
+pub(crate) fn await_open(endpoint: &Endpoint) {
     let _ = sd_sys::time::sleep_ns(PAUSE_NS);
     let closer = cold::of(endpoint).closer.load(Ordering::Acquire);
     // It had changed nothing else: a connection that several processes have is not moved.
@@ -389,7 +394,9 @@ fn attach_to(
     }
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
     let nonblock = if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 };
-    endpoint.flags.store(HAS_COLD | OWN_SOCKET | nonblock, Ordering::Release);
+    // Calls that began before it was demoted may be under way still, and are not to take a half that is parked for one that is in a ring.
+    let parked = endpoint.flags.load(Ordering::Acquire) & (TX_PARKED | RX_PARKED);
+    endpoint.flags.store(HAS_COLD | OWN_SOCKET | nonblock | parked, Ordering::Release);
     super::remember::recall(endpoint, fd);
     recall_send_buffer(endpoint, fd);
     endpoint.fd.store(fd, Ordering::Relaxed);

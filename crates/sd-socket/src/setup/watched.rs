@@ -43,6 +43,8 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
         let role = if active { ACTIVE } else { 0 };
         history::begin(endpoint);
         began::forget(endpoint);
+        // What was offered of the connection before, whose endpoint this was, is not this one's: a promise for that may still come.
+        endpoint.generation.store(promote::NOT_OFFERED, Ordering::Relaxed);
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
             cold.stream_read.store(0, Ordering::Relaxed);
@@ -150,7 +152,45 @@ pub(crate) fn is_to_begin_anew(endpoint: &'static Endpoint, fd: c_int) -> bool {
     endpoint.state_now() == State::Connected || matches!(table::get(fd), Entry::Kernel(_))
 }
 
-/// After it.
+/// A call that began before its connection gave the slot back goes on in the kernel's, and is counted there as one of the program's is: nobody offers or
+/// moves the connection meanwhile.
+pub(crate) struct Inside(Option<&'static AtomicU32>);
+
+impl Inside {
+    /// For who has a token of the connection, or is about to wait for it. One that has its slot needs no count. `None`: nobody may enter for a
+    /// moment; who gets that lets go of the token before he waits ([`promote::await_open`]).
+    pub(crate) fn enter(endpoint: &Endpoint) -> Option<Inside> {
+        while endpoint.state_now() == State::Kernel
+            && let Some(word) = word(endpoint)
+        {
+            let now = word.load(Ordering::Acquire);
+            if now & WATCHED == 0 {
+                // Nobody offers it. Or it has just got a slot.
+                break;
+            }
+            if now & CLOSED != 0 {
+                return None;
+            }
+            if word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Some(Inside(Some(word)));
+            }
+        }
+        Some(Inside(None))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.inspect(|word| one_less(word));
+    }
+}
+
+fn one_less(word: &AtomicU32) {
+    let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+}
+
+/// After a call that [`enter`] has let into the kernel.
 #[inline(never)]
 pub(crate) fn left(fd: c_int, is_message: bool) {
     let Entry::Kernel(endpoint) = table::get(fd) else { return left_first(fd, is_message) };
@@ -158,8 +198,7 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
     if cold.road.load(Ordering::Relaxed) & WATCHED == 0 {
         return;
     }
-    let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
-    let _ = cold.road.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+    one_less(&cold.road);
     if is_message {
         // Of two threads that count at once one may be forgotten.
         let messages = cold.messages.load(Ordering::Relaxed).wrapping_add(1);
@@ -352,5 +391,70 @@ fn why(answer: Option<Reply>) -> Awaits {
         Some(Reply::Error { code: ErrorCode::Denied }) => Awaits::Policy,
         Some(Reply::Error { code: ErrorCode::Descriptor }) => Awaits::Ending,
         Some(_) => Awaits::Refused,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::fd::hidden::Hidden;
+    use crate::monitor::client::Counts;
+    use crate::socket::life;
+    use sd_shm::channel::Side;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// As if the process had registered.
+    fn register() {
+        let fd = sd_sys::mem::memfd_sealed(c"test", sd_shm::slab::LEN).unwrap();
+        let slab = sd_shm::slab::Slab::create_in(fd.raw(), std::process::id()).unwrap();
+        assert!(table::init());
+        let _alloc = PROCESS.alloc.lock();
+        assert!(PROCESS.add_slab(slab, Hidden::of(fd)));
+        PROCESS.header().promotes.store(Promotes::All as u32, Ordering::Relaxed);
+    }
+
+    /// One end of a connection, its endpoint, and the other end.
+    fn connection(listener: &TcpListener) -> (TcpStream, &'static Endpoint, TcpStream) {
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let near = listener.accept().unwrap().0;
+        let endpoint = endpoint_of(near.as_raw_fd(), Reason::RegularPeer, false).unwrap();
+        (near, endpoint, far)
+    }
+
+    fn word_of(endpoint: &'static Endpoint) -> u32 {
+        word(endpoint).unwrap().load(Ordering::Relaxed)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn calls_and_promises_are_those_of_one_connection() {
+        register();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let promise = |serial| {
+            promote::promised((serial, 1), Side::A, 7, Counts { behind: 0, began: None });
+        };
+        let (_near, first, _far) = connection(&listener);
+        let over = promote::expect(first);
+        life::release(first);
+        let (_near, second, _far) = connection(&listener);
+        assert!(core::ptr::eq(first, second), "the endpoint is used again");
+        promise(over);
+        assert_eq!(word_of(second) & PROMISED, 0, "that was for the one before");
+        promise(promote::expect(second));
+        assert_ne!(word_of(second) & PROMISED, 0);
+
+        // A call that began before, and goes on in the kernel's, keeps it from being closed; while it is closed nobody goes in.
+        let inside = Inside::enter(second).unwrap();
+        assert_eq!(word_of(second) & INSIDE, 1);
+        assert!(!promote::close(second, word_of(second), 0));
+        drop(inside);
+        assert!(promote::close(second, word_of(second), 0));
+        assert!(Inside::enter(second).is_none());
+        promote::open(second, 0);
+        assert!(Inside::enter(second).is_some_and(|inside| inside.0.is_some()));
+        assert_eq!(word_of(second) & INSIDE, 0);
+        life::release(second);
     }
 }

@@ -3,7 +3,7 @@
 use crate::process::{PROCESS, waker};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::thread_waker;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::{doorbell, fence_full};
 use sd_shm::channel::{FLAG_WANTS_STAMPS, SlotSide};
 use sd_shm::slab::Endpoint;
@@ -44,8 +44,12 @@ pub(crate) const ALL_BITS: u32 = doorbell::RX_SLEEP
 
 /// Threads of this process that sleep in send or recv on it look again.
 pub(crate) fn wake_sleepers(endpoint: &Endpoint) {
-    let own = &endpoint.own_words().wait;
-    doorbell::disarm(own, ALL_BITS & !(doorbell::RX_SIGNAL | doorbell::TX_SIGNAL));
+    wake_at(&endpoint.own_words().wait);
+}
+
+/// What instances of epoll have announced stays: nobody looks at the connection for them now, and what comes next would be announced to nobody.
+fn wake_at(own: &AtomicU32) {
+    doorbell::disarm(own, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
     futex::wake(own, i32::MAX, Scope::Shared);
 }
 
@@ -71,5 +75,20 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     thread_waker::wake(endpoint);
     if PROCESS.public().is_some_and(|own| sd_ring::sync::sleepers::are_there(&own.sleepers)) {
         sd_sys::fd::eventfd_signal(waker::own_event_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn who_wakes_sleepers_takes_no_event_away() {
+        let word = AtomicU32::new(ALL_BITS);
+        wake_at(&word);
+        let kept = ALL_BITS & !(doorbell::RX_SLEEP | doorbell::TX_SLEEP);
+        assert_eq!(word.load(Ordering::Relaxed), kept, "what is waited for in epoll is rung for still");
+        assert_ne!(doorbell::ring(&word, doorbell::RX_EVENT) & doorbell::RX_EVENT, 0);
     }
 }

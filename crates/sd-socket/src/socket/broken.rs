@@ -71,8 +71,7 @@ fn is_lost(endpoint: &Endpoint) -> bool {
         || endpoint.peer_words().flags.load(Ordering::Acquire) & (FLAG_DEAD | FLAG_RESET) != 0
 }
 
-/// Between hosts one direction has gone over, and the other has not: it is to follow, since only of two that have gone over both the road may
-/// break.
+/// Between hosts one direction has gone over, and the other has not: it is to follow, since only of two that have gone over both the road may break.
 pub(crate) fn is_half(endpoint: &Endpoint) -> bool {
     is_by_kernel(endpoint, KERNEL) && road::is_promoted(endpoint) && is_far(endpoint)
 }
@@ -141,8 +140,7 @@ fn mend(endpoint: &'static Endpoint) -> bool {
     was_kernels && !is_by_kernel(endpoint, RX_KERNEL)
 }
 
-/// The last descriptor is being closed, for who has both tokens: what the other end has not read is sent there. False: that cannot be, or not in
-/// time.
+/// The last descriptor is being closed, for who has both tokens: what the other end has not read is sent there. False: that cannot be, or not in time.
 pub(super) fn before_end(endpoint: &'static Endpoint, tx: &mut TxCursor, fd: i32) -> bool {
     let until = sd_sys::time::now_ns() + resend::TAKEN_WITHIN_NS;
     let own = endpoint.own_words();
@@ -309,8 +307,7 @@ impl Mending {
     }
 }
 
-/// What is missing of the second frame is sent, for who sends again `bytes` of the ring: how many of them were sent. `written`: see
-/// [`Mending::written`].
+/// What is missing of the second frame is sent, for who sends again `bytes` of the ring: how many of them were sent. `written`: see [`Mending::written`].
 pub(super) fn before_again(fd: i32, written: u64, bytes: impl FnOnce() -> u64) -> Result<u64, Errno> {
     let mut again = [0; AGAIN_LEN];
     if written < FRAMES {
@@ -342,11 +339,19 @@ pub(crate) fn at_end(endpoint: &Endpoint) -> AtEnd {
     }
     let flags = endpoint.peer_words().flags.load(Ordering::Acquire);
     let is_reset = !is_by_kernel(endpoint, RX_LEFT) && flags & FLAG_RESET != 0;
-    match is_reset || !has_come(endpoint) {
-        true => AtEnd::Reset,
-        false if is_untold(endpoint) => AtEnd::Untold,
+    match is_untold(endpoint) || is_told_just_now(endpoint) {
+        _ if is_reset || !has_come(endpoint) => AtEnd::Reset,
+        true => AtEnd::Untold,
         false => AtEnd::End,
     }
+}
+
+/// That the other end has gone over to its ring has been heard since the caller looked: what follows is there.
+fn is_told_just_now(endpoint: &Endpoint) -> bool {
+    let has_switched = endpoint.peer_words().road().has(RoadWord::SWITCHED);
+    let is_kernels = is_by_kernel(endpoint, RX_KERNEL) && !is_by_kernel(endpoint, RX_LEFT);
+    let places = || road::positions(endpoint, road::number(endpoint)?);
+    has_switched && is_kernels && places().is_some_and(|(at, read)| at == read)
 }
 
 /// The kernel's stream may end, and the other end may have sent more in its ring, of which nothing is known here.
@@ -365,8 +370,7 @@ pub(crate) fn is_untold(endpoint: &Endpoint) -> bool {
         && is_far(endpoint)
 }
 
-/// So long who closes waits until the other end knows where this one has gone over to its ring. If it does not, it takes the end of the kernel's stream
-/// for the end.
+/// So long who closes waits until the other end knows where this one has gone over to its ring. If it does not, it takes the end of the kernel's stream for the end.
 const KNOWN_WITHIN_NS: u64 = 1_000_000_000;
 
 /// The last descriptor of a connection to another host is being closed.

@@ -94,7 +94,9 @@ pub(crate) fn is_given_back(endpoint: &Endpoint) -> bool {
 /// It is the kernel's, and another connection than a call that is under way began with.
 #[cold]
 pub(crate) fn is_withdrawn(endpoint: &Endpoint) -> bool {
-    endpoint.state_now() == State::Kernel && !is_given_back(endpoint)
+    let is_kernels = || endpoint.state_now() == State::Kernel;
+    // Between two looks it may have gone to another slot, which is said before what was left is taken back.
+    is_kernels() && !is_given_back(endpoint) && is_kernels()
 }
 
 /// A number of this process that leads to the connection, and so to the kernel's.

@@ -51,8 +51,8 @@ struct Point<'a> {
     measure: Made<'a>,
 }
 
-/// All of them.
-pub(super) fn figures(is_quick: bool) -> Result<Vec<Figure>> {
+/// All of them, but for those that are faulty.
+pub(super) fn figures(is_quick: bool, faults: &mut Vec<String>) -> Result<Vec<Figure>> {
     let steps = if is_quick { &QUICK } else { &FULL };
     let roads = Roads::new(steps.millis)?;
     let maker = Maker { roads, steps };
@@ -69,7 +69,10 @@ pub(super) fn figures(is_quick: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for make in made {
         bar.step("between two hosts");
-        figures.push(make(&maker)?);
+        match make(&maker) {
+            Ok(figure) => figures.push(figure),
+            Err(error) => faults.push(format!("two hosts: {error}")),
+        }
     }
     bar.finish();
     maker.roads.finish()?;

@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     // Networks are root's to make.
     if options.two_hosts || nix::unistd::geteuid().is_root() {
-        match between::figures(options.quick) {
+        match between::figures(options.quick, &mut made.faults) {
             Ok(figures) => made.figures.extend(figures),
             Err(error) => made.faults.push(format!("two hosts: {error}")),
         }

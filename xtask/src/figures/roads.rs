@@ -141,6 +141,12 @@ impl Roads {
 
     /// What redis answers SET requests with, as `redis-benchmark` says.
     pub(super) fn redis(&self, road: Road, ask: Redis) -> Result<Said> {
+        let name =
+            format!("redis, {} connections, {} bytes, over {}", ask.connections, ask.bytes, road.name());
+        self.answered(road, ask).map_err(|error| format!("{name}: {error}").into())
+    }
+
+    fn answered(&self, road: Road, ask: Redis) -> Result<Said> {
         let [here, there] = self.hosts(road);
         let (address, at) = (there.address.to_string(), self.port());
         let port = at.to_string();

@@ -12,10 +12,12 @@ use std::io::Write;
 use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
-pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario::new("between-hosts-advice", &["python3", "ss", network::PROGRAM], |_| few_and_bulk())
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("between-hosts-advice", &["python3", "ss", network::PROGRAM], |_| few_and_bulk())
         .ours()
-        .limit_s(180)];
+        .limit_s(180),
+    Scenario::new("between-hosts-sparse", &["python3", network::PROGRAM], |_| sparse()).ours().limit_s(180),
+];
 
 /// Answers with what has come, all in one thread: so what comes for several connections goes together.
 const SERVER: &str = r#"
@@ -36,36 +38,90 @@ while True:
             waits.unregister(number)
             all.pop(number).close()
 "#;
-const CLIENT: &str = include_str!("../py/advice_client.py");
+const CLIENT: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/advice_client.py"));
+const SPARSE: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/sparse_client.py"));
 /// As the hosts file has it where it says nothing.
 const LEAST: usize = 32;
 const COUNT: usize = 40;
 /// Long enough for whoever would come again.
 const WHILE: Duration = Duration::from_secs(6);
 
+/// Two hosts, a server on one, and a client with so many connections to it on the other.
+struct Talk {
+    hosts: [Host; 2],
+    server: Proc,
+    client: Proc,
+    input: ChildStdin,
+}
+
+impl Talk {
+    fn start(script: &str) -> Result<Talk> {
+        let hosts = host::two_with_engines(Faults::default(), LEAST)?;
+        let [here, there] = &hosts;
+        let (address, port, count) = (there.address.to_string(), PORT.to_string(), COUNT.to_string());
+        let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
+        let mut command = here.lab.command(Side::Sd, "python3", &["-c", script, &address, &port, &count])?;
+        let mut client = Proc::start(command.stdin(Stdio::piped()), "python3", here.lab.path())?;
+        let input = client.stdin()?;
+        Ok(Talk { hosts, server, client, input })
+    }
+
+    fn end(mut self) -> Result<()> {
+        next(&mut self.input, &mut self.client, "over")?;
+        drop(self.input);
+        self.client.wait(LIMIT)?.ok()?;
+        self.server.kill();
+        finish(self.hosts)
+    }
+}
+
+/// Among forty, the one with a message each 100 ms stays with the kernel, and the one that becomes so goes back there.
+fn sparse() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let mut talk = Talk::start(SPARSE)?;
+    talk.client.wait_for_text("many", LIMIT)?;
+    let said = talk.client.stdout_so_far();
+    let ports: Vec<&str> = said.split_whitespace().skip(1).take(2).collect();
+    let [first, fresh] = ports[..] else { fail!("no ports in {said:?}") };
+    came(&talk.hosts, COUNT - 1)?;
+    next(&mut talk.input, &mut talk.client, "sparse")?;
+    went_back(&talk.hosts, "sparse", 1)?;
+    std::thread::sleep(WHILE);
+    came(&talk.hosts, COUNT - 2)?;
+    for host in &talk.hosts {
+        let seen = host.lab.snapshot()?;
+        let of = |port: &str| {
+            let end = format!(":{port}");
+            let is_it = |c: &&&ss::Connection| c.local.ends_with(&end) || c.peer.ends_with(&end);
+            seen.of_port(PORT).iter().find(is_it).map(|c| (c.path.clone(), c.moved.clone()))
+        };
+        let (kernel, sparse) = ("kernel".to_owned(), "sparse".to_owned());
+        if (of(first), of(fresh)) != (Some((kernel.clone(), Some(sparse))), Some((kernel, None))) {
+            fail!("of {first}: {:?}, of {fresh}: {:?}", of(first), of(fresh));
+        }
+    }
+    talk.end()
+}
+
 /// Forty are promoted; the one that becomes bulk goes back, and the last two do when the others have closed. Nobody comes again.
 fn few_and_bulk() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    let hosts = host::two_with_engines(Faults::default(), LEAST)?;
-    let [here, there] = &hosts;
-    let (address, port, count) = (there.address.to_string(), PORT.to_string(), COUNT.to_string());
-    let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
-    let mut command = here.lab.command(Side::Sd, "python3", &["-c", CLIENT, &address, &port, &count])?;
-    let mut client = Proc::start(command.stdin(Stdio::piped()), "python3", here.lab.path())?;
-    let mut input = client.stdin()?;
-
+    let mut talk = Talk::start(CLIENT)?;
+    let (hosts, client, input) = (&talk.hosts, &mut talk.client, &mut talk.input);
     client.wait_for_text("many", LIMIT)?;
-    came(&hosts, COUNT)?;
-    kept_alive(here)?;
-    next(&mut input, &mut client, "bulk")?;
-    went_back(&hosts, "bulk", 1)?;
-    came(&hosts, COUNT - 1)?;
-    next(&mut input, &mut client, "few")?;
-    went_back(&hosts, "few are busy between the hosts", 2)?;
+    came(hosts, COUNT)?;
+    kept_alive(&hosts[0])?;
+    next(input, client, "bulk")?;
+    went_back(hosts, "bulk", 1)?;
+    came(hosts, COUNT - 1)?;
+    next(input, client, "few")?;
+    went_back(hosts, "few are busy between the hosts", 2)?;
 
-    carried(&hosts, 0)?;
+    carried(hosts, 0)?;
     let promotions = hosts.each_ref().map(|host| host.lab.snapshot().map(|seen| seen.promotions));
     std::thread::sleep(WHILE);
     for (host, before) in hosts.iter().zip(promotions) {
@@ -78,12 +134,7 @@ fn few_and_bulk() -> Result<()> {
             fail!("{before} promotions of {COUNT} connections");
         }
     }
-    writeln!(input)?;
-    client.wait_for_text("over", LIMIT)?;
-    drop(input);
-    client.wait(LIMIT)?.ok()?;
-    server.kill();
-    finish(hosts)
+    talk.end()
 }
 
 fn next(input: &mut ChildStdin, client: &mut Proc, stage: &str) -> Result<()> {

@@ -13,6 +13,7 @@ mod crash;
 mod engines;
 mod engines_advice;
 mod engines_end;
+mod engines_ready;
 mod fallback;
 mod files;
 mod ftp;
@@ -146,6 +147,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     carriers::SCENARIOS,
     engines::SCENARIOS,
     engines_advice::SCENARIOS,
+    engines_ready::SCENARIOS,
     engines_end::SCENARIOS,
     many::SCENARIOS,
     soak::SCENARIOS,

@@ -37,7 +37,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
         Item {
             suite: "memcached",
             name: "all",
-            needs: &["memcached"],
+            needs: sources::MEMCACHED_NEEDS,
             is_fast: false,
             source: Some(sources::memcached_tests),
             run: memcached,
@@ -160,6 +160,15 @@ fn memcached(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
     Ok(outcomes)
 }
 
+/// Whether one of a file's tests is.
+pub(crate) fn is_chosen(file: &str, choice: &Choice) -> bool {
+    let is_chosen = match &choice.only {
+        None => true,
+        Some(only) => only.iter().any(|test| test == file || test.starts_with(&format!("{file}: "))),
+    };
+    is_chosen && !choice.without.contains(file)
+}
+
 /// Runs a file that prints a line per assertion, if one of its tests is chosen.
 fn tap(
     stage: &Stage,
@@ -170,11 +179,7 @@ fn tap(
     choice: &Choice,
     outcomes: &mut Outcomes,
 ) -> Result<()> {
-    let is_chosen = match &choice.only {
-        None => true,
-        Some(only) => only.iter().any(|test| test == file || test.starts_with(&format!("{file}: "))),
-    };
-    if !is_chosen || !choice.has(file) && choice.without.contains(file) {
+    if !is_chosen(file, choice) {
         return Ok(());
     }
     let mut command = stage.command(program, args)?;
@@ -186,7 +191,7 @@ fn tap(
 
 /// What became of each assertion, by number. A plan, `1..N`, stands before them, or, where the file counts as it goes,
 /// behind them: without one, the file has not come to its end.
-fn assertions(file: &str, text: &str) -> Outcomes {
+pub(crate) fn assertions(file: &str, text: &str) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut plan = "none";
     for line in text.lines() {

@@ -169,6 +169,10 @@ pub(crate) fn libevent_tests() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// What memcached's tests and its build need.
+pub(crate) const MEMCACHED_NEEDS: &[&str] =
+    &["memcached", "gcc", "make", "perl", "/usr/include/event2/event.h", "/usr/include/openssl/ssl.h"];
+
 /// memcached's source, with the program built of it: its tests move the clock of a debug build, and give options that
 /// the packaged program lacks. They prefer Unix sockets; they get TCP.
 pub(crate) fn memcached_tests() -> Result<PathBuf> {
@@ -181,6 +185,29 @@ pub(crate) fn memcached_tests() -> Result<PathBuf> {
         output(Command::new("make").arg("-j2").current_dir(&tree))?;
     }
     Ok(tree)
+}
+
+/// PostgreSQL's regression tests, with the library that they load into the server and the program that runs them.
+pub(crate) fn postgres_tests() -> Result<PathBuf> {
+    let tree = source("postgresql-15")?;
+    let tests = tree.join("src/test/regress");
+    if !tests.join(MARK).exists() {
+        let options = ["--without-readline", "--without-zlib", "--without-icu"];
+        output(Command::new("./configure").args(options).current_dir(&tree))?;
+        output(Command::new("make").args(["-s", "-j2", "all"]).current_dir(&tests))?;
+        std::fs::write(tests.join(MARK), "")?;
+    }
+    Ok(tests)
+}
+
+/// nginx' own tests, which are in no package. Where their place cannot be reached, a copy that lies in this folder is taken.
+pub(crate) fn nginx_tests() -> Result<PathBuf> {
+    let folder = home().join("nginx-tests");
+    if !folder.join("lib/Test/Nginx.pm").exists() {
+        let place = "https://github.com/nginx/nginx-tests";
+        output(Command::new("git").args(["clone", "-q", "--depth", "1", place]).arg(&folder))?;
+    }
+    Ok(folder)
 }
 
 /// The folder in which curl's tests run, with its test servers and programs of its sources, and the packaged library.

@@ -1,18 +1,21 @@
 //! `cargo xtask figures`: the paper's tables and figures on this machine, beside the paper's own numbers.
 //!
 //! Each figure becomes a JSON file with every value, an SVG, and a part of one HTML page, in `target/figures`. Within a
-//! host: Tables 2 and 4, Figs. 7, 9, 10, 11 and 12, connections by number and by rate, tokens, waking up, idling.
+//! host: Tables 2 and 4, Figs. 7, 9, 10, 11 and 12, connections by number and by rate, tokens, waking up, idling. Between two hosts
+//! (`between`, for root): Fig. 8, what the thesis says of many connections and of a transport on the processor, and vSocket's evaluation.
 //! Everything is measured by `sd bench`, in turn with Linux and the raw limits, or by real applications; kernel TCP
 //! sockets of `sd bench` are set to one congestion control, which is named.
 //!
 //! `--quick` shows that every series is there and sound; its numbers mean nothing.
 
 mod apps;
+mod between;
 mod build;
 mod chart;
 mod data;
 mod page;
 mod paper;
+mod roads;
 mod source;
 
 use crate::demo::machine;
@@ -32,10 +35,14 @@ pub(crate) const SOCKMAP: &str = "TCP, BPF sockmap";
 pub(crate) const UNIX: &str = "Unix socket";
 pub(crate) const PIPE: &str = "pipe";
 pub(crate) const RING: &str = "bare ring";
+pub(crate) const ALWAYS: &str = "SocksDirect, always by the engine";
 pub(crate) const TWO_COPIES: &str = "two copies";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Only those between two hosts
+    #[arg(long)]
+    two_hosts: bool,
     /// Short rounds, to see that every figure is made: at most three minutes
     #[arg(long)]
     quick: bool,
@@ -94,29 +101,51 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.no_build {
         product::build()?;
     }
+    let mut made = Made::default();
+    if !options.two_hosts {
+        within_a_host(options.quick, &mut made);
+    }
+    // Networks are root's to make.
+    if options.two_hosts || nix::unistd::geteuid().is_root() {
+        match between::figures(options.quick, &mut made.faults) {
+            Ok(figures) => made.figures.extend(figures),
+            Err(error) => made.faults.push(format!("two hosts: {error}")),
+        }
+    }
+    let folder = options.out.clone().unwrap_or_else(|| product::target().join("figures"));
+    store(&folder, &Sources(&made.rows), &made.figures, options.quick)?;
+    verdict(&folder, &made.figures, made.faults)
+}
+
+#[derive(Default)]
+struct Made {
+    rows: Vec<(&'static str, Rows)>,
+    figures: Vec<Figure>,
+    faults: Vec<String>,
+}
+
+fn within_a_host(is_quick: bool, made: &mut Made) {
     let mut bar = Progress::new(BENCHES.len() + 3);
-    let mut faults = Vec::new();
-    let mut sources: Vec<(&'static str, Rows)> = Vec::new();
     for (name, arguments, most) in BENCHES {
         bar.step(&format!("sd bench {name}"));
         let mut arguments = [&[*name], *arguments].concat();
-        arguments.extend(most.filter(|_| options.quick).into_iter().flat_map(|most| ["--most", most]));
-        match source::bench(&arguments, options.quick) {
-            Ok(rows) => sources.push((name, rows)),
-            Err(error) => faults.push(error.to_string()),
+        arguments.extend(most.filter(|_| is_quick).into_iter().flat_map(|most| ["--most", most]));
+        match source::bench(&arguments, is_quick) {
+            Ok(rows) => made.rows.push((name, rows)),
+            Err(error) => made.faults.push(error.to_string()),
         }
     }
-    let sources = Sources(&sources);
+    let sources = Sources(&made.rows);
     let mut figures = build::figures(&sources);
     let without_sockmap = build::unavailable(&sources, "sockmap");
-    let (rounds, seconds) = if options.quick { (1, 0.3) } else { (3, 2.0) };
+    let (rounds, seconds) = if is_quick { (1, 0.3) } else { (3, 2.0) };
     let plan = apps::Plan { rounds, seconds, has_sockmap: without_sockmap.is_none() };
-    type Made = fn(&apps::Plan) -> Result<Figure>;
-    for (name, make) in [("nginx as proxy", apps::proxy as Made), ("applications", apps::applications)] {
+    type Make = fn(&apps::Plan) -> Result<Figure>;
+    for (name, make) in [("nginx as proxy", apps::proxy as Make), ("applications", apps::applications)] {
         bar.step(name);
         match make(&plan) {
             Ok(figure) => figures.push(figure),
-            Err(error) => faults.push(format!("{name}: {error}")),
+            Err(error) => made.faults.push(format!("{name}: {error}")),
         }
     }
     bar.step("cache lines");
@@ -124,16 +153,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Ok(notes) => {
             figures.iter_mut().filter(|f| f.id == "fig9").for_each(|f| f.notes.extend(notes.clone()))
         }
-        Err(error) => faults.push(format!("cache lines: {error}")),
+        Err(error) => made.faults.push(format!("cache lines: {error}")),
     }
     bar.finish();
     if let Some(why) = without_sockmap {
         let note = format!("{SOCKMAP} is not measured: {why}");
         figures.iter_mut().for_each(|figure| figure.notes.push(note.clone()));
     }
-    let folder = options.out.clone().unwrap_or_else(|| product::target().join("figures"));
-    store(&folder, &sources, &figures, options.quick)?;
-    verdict(&folder, &figures, faults)
+    made.figures = figures;
 }
 
 /// What decides whether pairs scale, whatever number of processors this machine has.

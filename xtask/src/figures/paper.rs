@@ -59,3 +59,15 @@ pub(crate) const MONITOR_NS: f64 = 1e9 / 5.3e6;
 pub(crate) const CONNECTIONS_PER_S: (f64, f64) = (1.4e6, 70e3);
 /// §4.1.1: take-over of a token in nanoseconds.
 pub(crate) const TAKE_OVER_NS: f64 = 600.0;
+/// Fig. 8, §5.2.1: round trip of 8 bytes between hosts: SocksDirect over RDMA, Linux (Table 2).
+pub(crate) const RTT_HOSTS_NS: (f64, f64) = (1_700.0, 30_000.0);
+/// One-way messages of 8 bytes per second between hosts: SocksDirect over RDMA, Linux, which is a fifteenth.
+pub(crate) const RATE_8_HOSTS: (f64, f64) = (18e6, 1.2e6);
+/// Chapter on scalability: small messages per second of a transport on the processor.
+pub(crate) const CPU_TRANSPORT: f64 = 10.8e6;
+/// vSocket (VEE 2019), §6.1.1: round trip of 1 byte: vSocket, and a virtual machine with the kernel's Open vSwitch.
+pub(crate) const VSOCKET_RTT_NS: (f64, f64) = (7_000.0, 61_000.0);
+/// vSocket, §6.1.2: one connection.
+pub(crate) const VSOCKET_GBITS: f64 = 40.0;
+/// vSocket, §6.1.3: the first connection, another one, and the kernel's: microseconds.
+pub(crate) const VSOCKET_SET_UP_US: (f64, f64, f64) = (15_330.0, 595.0, 107.0);

@@ -43,14 +43,14 @@ impl Address {
         Address::Tcp(address)
     }
 
-    /// Another address of this host's, and the same port: all of 127.0.0.0/8 are.
+    /// Another address of this host's, and the same port: all of 127.0.0.0/8 are. Another host has one.
     pub(crate) fn neighbour(&self, number: u32) -> Address {
         match *self {
-            Address::Tcp(address) => {
+            Address::Tcp(address) if address.sin_addr.s_addr.to_ne_bytes()[0] == 127 => {
                 let ip = Ipv4Addr::from(0x7f40_0000 + number % 0x40_0000);
                 Address::tcp(ip, u16::from_be(address.sin_port))
             }
-            unix => unix,
+            other => other,
         }
     }
 

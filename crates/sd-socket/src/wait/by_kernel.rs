@@ -59,8 +59,9 @@ pub(super) fn ring_part(endpoint: &'static Endpoint, directions: u32, mask: impl
     }
 }
 
-/// What has come in the ring. Data are news also where the kernel's connection has some that nobody has read, and an end is told where
-/// nothing in front of it is under way.
+/// What has come in the ring. Data are news also where the kernel's connection has some that nobody has read, but not while bytes in front of
+/// them are under way there: a read would find nothing, which who was told of some takes for an error (wrk). An end is told where nothing in
+/// front of it is under way.
 fn incoming(endpoint: &'static Endpoint) -> u32 {
     let Some(fd) = road::number(endpoint) else { return 0 };
     let next = road::next_of_receiver(endpoint, fd, 0);
@@ -76,7 +77,7 @@ fn incoming(endpoint: &'static Endpoint) -> u32 {
     }
     let mut rx = crate::socket::parked::receiver_now(endpoint);
     match apart::next(endpoint, &mut rx) {
-        Ok(Next::Data { .. } | Next::Urgent) => IN,
+        Ok(Next::Data { .. } | Next::Urgent) if is_next || sd_sys::tcp::unread(fd) != Ok(0) => IN,
         _ if !is_next => 0,
         Ok(Next::Empty) if peer_end(endpoint) == PeerEnd::Open => 0,
         _ => end,

@@ -83,7 +83,7 @@ impl Ends for View<'_> {
     }
 
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
-        let is_lost = matches!(news, News::Lost);
+        let is_lost = matches!(news, News::Lost | News::Reset(crate::leave::LET_GO));
         match news {
             News::Offered { words, tenant } => {
                 self.desk.asked.push((self.peer, number, tenant, Question::decode(words)));
@@ -253,7 +253,7 @@ impl Desk {
     }
 
     /// Ends what is broken, or has lost its link.
-    fn look_out(&mut self, id: u64, links: &mut [Link], control: &mut Control) {
+    pub(crate) fn look_out(&mut self, id: u64, links: &mut [Link], control: &mut Control) {
         let Some((connection, seat)) = self.with_seat(id) else { return };
         if std::mem::take(&mut connection.is_broken)
             && let Some(number) = connection.number.take()

@@ -13,6 +13,7 @@ mod crash;
 mod engines;
 mod engines_advice;
 mod engines_end;
+mod engines_reload;
 mod fallback;
 mod files;
 mod ftp;
@@ -147,6 +148,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines::SCENARIOS,
     engines_advice::SCENARIOS,
     engines_end::SCENARIOS,
+    engines_reload::SCENARIOS,
     many::SCENARIOS,
     soak::SCENARIOS,
     crash::SCENARIOS,

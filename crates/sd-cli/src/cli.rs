@@ -31,7 +31,7 @@ pub enum Command {
     /// Run the monitor in the foreground
     ///
     /// `sd run` starts one when there is none, so this is for service managers and for debugging. SIGHUP reads
-    /// the policy again. SIGTERM ends it; connections that exist go on. A listening socket that a service manager
+    /// the policy and the hosts file again. SIGTERM ends it; connections that exist go on. A listening socket that a service manager
     /// hands over (LISTEN_FDS) is served instead of one of its own.
     Monitor(MonitorOptions),
     /// Carry all connections of a monitor that was told so
@@ -140,10 +140,10 @@ pub struct MonitorOptions {
     pub loopback_pump: Option<LoopbackPump>,
     /// Move connections to other hosts too, through an engine on each: FILE says where these are
     ///
-    /// `listen ADDRESS:PORT` is where this host's engine is reached, `key FILE` its key (`sd key new FILE`), and each line
-    /// `host NETWORK ADDRESS:PORT key=BASE64` an address or a network of other hosts (nobody else is spoken to), their engine, and its key; or
-    /// `shared` (with a line `shared-key FILE`) is for hosts with one key, `plain` for networks where everybody may read. Between two hosts
-    /// with fewer than `least NUMBER` connections (32) these stay the kernel's. `carrier trunk|datagram`: TCP or UDP; else what is better.
+    /// `listen ADDRESS:PORT` is where this host's engine is reached, `key FILE` its key (`sd key new FILE`), and each line `host NETWORK ADDRESS:PORT key=BASE64`
+    /// a network of other hosts (nobody else is spoken to), their engine, and its key; or `shared` (with `shared-key FILE`): one key for all, or `plain`: everybody may
+    /// read. NAME:PORT is looked up (`resolve SECONDS`, 30); with `each` all that it has in NETWORK are engines. Fewer connections than `least NUMBER` (32) stay the
+    /// kernel's. `carrier trunk|datagram`: TCP or UDP; else what is better. `rekey SECONDS` (3600): new keys. SIGHUP to the monitor reads FILE again.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last

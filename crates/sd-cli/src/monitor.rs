@@ -34,7 +34,7 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
         policy: options.policy,
         helper,
         pump,
-        engine: options.hosts.is_some(),
+        hosts: options.hosts,
         metrics: options.metrics,
         promote,
         wander: options.demote,

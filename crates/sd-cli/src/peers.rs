@@ -15,6 +15,8 @@ pub struct Peer {
     /// The same in words.
     pub why: String,
     pub encrypted: bool,
+    /// Whose networks are behind it.
+    pub tenants: Vec<String>,
     /// Since when it is reached, or is not: CLOCK_MONOTONIC.
     pub since_ns: u64,
     pub rtt_ns: u64,
@@ -33,7 +35,18 @@ pub struct Peer {
 pub struct Engine {
     /// None: it is not there.
     pub pid: Option<u64>,
+    pub hosts: HostsFile,
     pub peers: Vec<Peer>,
+}
+
+/// How the engine has taken the hosts file.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct HostsFile {
+    /// It has a mistake in this line (zero: not in a line), and the one before is in force.
+    pub mistake: Option<u64>,
+    /// So many of its names have no address.
+    pub unresolved: u64,
 }
 
 impl Peer {
@@ -48,6 +61,17 @@ impl Peer {
             ns @ ..1_000_000 => Some(format!("{}us", ns.div_ceil(1000))),
             ns => Some(format!("{:.1}ms", ns as f64 / 1e6)),
         }
+    }
+
+    /// What was sent again: records by the engine, and segments by the kernel.
+    pub fn again(&self) -> u64 {
+        self.said_again.saturating_add(self.retransmitted)
+    }
+
+    /// `tenants blue, red`; nothing where there are none.
+    pub fn whose(&self) -> Option<String> {
+        let word = if self.tenants.len() == 1 { "tenant" } else { "tenants" };
+        (!self.tenants.is_empty()).then(|| format!("{word} {}", self.tenants.join(", ")))
     }
 
     /// Since when, in a document of that time.

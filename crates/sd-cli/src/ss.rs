@@ -2,6 +2,7 @@
 
 use sd_cli::cli::SsOptions;
 use sd_cli::failure::{Failure, Result, print, printable};
+use sd_cli::peers::{self, Peer};
 use sd_cli::status::{Connection, connections, list};
 use sd_cli::table::{Align, render};
 use sd_cli::{client, place};
@@ -63,6 +64,7 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
         return print(&memory(&status)?);
     }
     print(&table(&status)?)?;
+    print(&engines(&status))?;
     crate::unregistered::notes(&socket).iter().for_each(|note| sd_cli::failure::warn(note));
     Ok(())
 }
@@ -96,6 +98,41 @@ fn table(status: &Value) -> Result<String> {
         ("Process", Align::Left),
     ];
     Ok(render(&header, &rows))
+}
+
+/// Other hosts' engines, behind an empty line; nothing where there are none.
+fn engines(status: &Value) -> String {
+    let all = peers::engine(status).unwrap_or_default().peers;
+    if all.is_empty() {
+        return String::new();
+    }
+    let clock_ns = status["clock_ns"].as_u64().unwrap_or_else(sd_sys::time::now_ns);
+    let row = |peer: &Peer| {
+        let how = if peer.encrypted { "encrypted" } else { "plain" };
+        let state = if peer.is_up() { format!("up, {how}") } else { peer.why.clone() };
+        let cells = [
+            peer.address.clone(),
+            peer.carrier.clone(),
+            peer.connections.to_string(),
+            peer.rtt().unwrap_or("-".to_owned()),
+            peer.again().to_string(),
+            peer.age(clock_ns),
+            if peer.tenants.is_empty() { "-".to_owned() } else { peer.tenants.join(",") },
+            state,
+        ];
+        cells.iter().map(|cell| printable(cell)).collect()
+    };
+    let header = [
+        ("Other engine", Align::Left),
+        ("Carrier", Align::Left),
+        ("Conns", Align::Right),
+        ("RTT", Align::Right),
+        ("Again", Align::Right),
+        ("Since", Align::Right),
+        ("Tenants", Align::Left),
+        ("State", Align::Left),
+    ];
+    format!("\n{}", render(&header, &all.iter().map(row).collect::<Vec<_>>()))
 }
 
 /// A process, and what it has to do with the memory of connections.
@@ -156,7 +193,9 @@ mod tests {
                  "road_since_ns": 1_000_000_000u64, "road_changes": 2, "road_moved": "asked for",
                  "awaits": "too slow", "messages": 17},
                 {"pid": 7, "comm": "redis", "fd": 10, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40002",
-                 "state": "ESTAB", "path": "engine", "carrier": "loopback", "reason": "told to"}],
+                 "state": "ESTAB", "path": "engine", "carrier": "loopback", "reason": "told to"},
+                {"pid": 7, "comm": "redis", "fd": 11, "local": "10.0.0.1:6379", "peer": "10.1.0.2:40002",
+                 "state": "ESTAB", "path": "engine", "carrier": "trunk", "engine": "10.0.0.2:7077", "tenant": "blue"}],
             "listeners": [{"pid": 7, "comm": "redis", "local": "127.0.0.1:6379", "backlog": 511}]
         })
     }
@@ -165,7 +204,7 @@ mod tests {
     fn table_has_a_line_for_each_and_no_control_characters() {
         let text = table(&status()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 6);
         assert!(lines[1].starts_with("LISTEN") && lines[1].contains("511"));
         assert!(lines[2].contains("shm") && lines[2].contains("(\"redis \",pid=7,fd=8)"));
         assert!(lines[3].contains(
@@ -173,6 +212,21 @@ mod tests {
         ));
         assert!(lines[2].contains(" shm ") && lines[2].contains("  -      -  -  "), "{text}");
         assert!(lines[4].contains(" engine/loopback ") && lines[4].contains("told to"));
+        assert!(lines[5].contains(" engine/trunk ") && lines[5].contains("to 10.0.0.2:7077; tenant blue"));
+    }
+
+    #[test]
+    fn other_engines_stand_below() {
+        assert_eq!(engines(&status()), "");
+        let peers = json!([{"address": "10.0.0.2:7077\u{1b}", "carrier": "datagram", "state": "up", "encrypted": true,
+            "since_ns": 1_000_000_000u64, "rtt_ns": 80_000, "connections": 40, "said_again": 3, "retransmitted": 4,
+            "tenants": ["blue", "red"]}]);
+        let text = engines(&json!({"clock_ns": 6_000_000_000u64, "engine": {"pid": 7, "peers": peers}}));
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(
+            lines[2],
+            ["10.0.0.2:7077", "datagram", "40", "80us", "7", "5s", "blue,red", "up,", "encrypted"]
+        );
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub struct Connection {
     pub path: String,
     /// What moves its bytes, if its path is `engine`.
     pub carrier: Option<String>,
+    /// The other host's engine, and whose the connection is there.
+    pub engine: Option<String>,
+    pub tenant: Option<String>,
     pub reason: Option<String>,
     /// Since when it takes its path: CLOCK_MONOTONIC. Only of those that the kernel has made.
     pub road_since_ns: Option<u64>,
@@ -53,7 +56,9 @@ impl Connection {
         let came_back = came_back.map(|moved| format!("was moved back: {moved}"));
         let calls = self.messages.map(|count| format!(" ({count} calls)")).unwrap_or_default();
         let awaits = said(&self.awaits).map(|awaits| format!("not moved: {awaits}{calls}"));
-        let parts: Vec<String> = [reason, came_back, awaits].into_iter().flatten().collect();
+        let far = said(&self.engine).map(|engine| format!("to {engine}"));
+        let whose = said(&self.tenant).map(|tenant| format!("tenant {tenant}"));
+        let parts: Vec<String> = [reason, came_back, awaits, far, whose].into_iter().flatten().collect();
         if parts.is_empty() { "-".to_owned() } else { parts.join("; ") }
     }
 

@@ -9,6 +9,7 @@ use crate::policy::{Habit, Load};
 use crate::seat::{ALL_BITS, Seat, Slot};
 use crate::words::{Question, Words};
 use sd_link::{Connection as Number, Link};
+use sd_proto::Ip;
 use sd_pump::control::Control;
 use sd_pump::end::{RX_BITS, TX_BITS};
 use sd_ring::Corrupt;
@@ -39,8 +40,10 @@ pub(crate) struct Connection {
     pub(crate) is_opener: bool,
     /// The offer that the monitor has asked about.
     pub(crate) offer: (u64, u64),
-    /// Whose it is (`hosts`), where the local process has connected.
+    /// Whose it is (`hosts`).
     pub(crate) tenant: u32,
+    /// The end at the other host.
+    pub(crate) far: Ip,
     /// The monitor knows that it stays the kernel's for now.
     pub(crate) is_told_of: bool,
     /// What the other engine is asked, as long as it has not answered.
@@ -96,6 +99,7 @@ impl Connection {
             is_opener,
             offer: (0, 0),
             tenant: 0,
+            far: Ip([0; 16]),
             is_told_of: false,
             question: None,
             promise: None,
@@ -130,6 +134,13 @@ impl Connection {
         if let Some(at) = self.at {
             self.outgoing.foresee(&seat.rings(at.slot, false));
         }
+    }
+
+    /// Its link carries it no more; its number, if it had one, by which the other engine is to be told.
+    pub(crate) fn lose(&mut self) -> Option<Number> {
+        let number = self.number.take();
+        self.is_lost |= number.is_some();
+        number
     }
 
     // What comes by the link.

@@ -80,7 +80,7 @@ impl Ends for View<'_> {
     }
 
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
-        let is_lost = matches!(news, News::Lost);
+        let is_lost = matches!(news, News::Lost | News::Reset(crate::leave::LET_GO));
         match news {
             News::Offered { words, tenant } => {
                 self.desk.asked.push((self.peer, number, tenant, Question::decode(words)));

@@ -254,7 +254,8 @@ mod tests {
     impl Side {
         fn new(identity: Option<Identity>, shared: Option<SharedKey>, trust: Trust) -> Side {
             let credentials = Credentials::new(identity, shared, Cipher::Aes128Gcm).unwrap();
-            let engine = Engine { address: "10.0.0.1:7".parse().unwrap(), trust };
+            let address = "10.0.0.1:7".parse().unwrap();
+            let engine = Engine { address, trust, is_gone: false };
             Side { credentials, engine, binding: [0; 32] }
         }
 

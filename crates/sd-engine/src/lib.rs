@@ -27,7 +27,9 @@
 //! | `patience` | how long it looks in vain before it sleeps |
 //! | `policy` | for which connections this road pays; pure |
 //! | `advice` | asks `policy`, and tells ends and monitor what it says |
-//! | `run` | the loop |
+//! | `names` | addresses of names, which a thread looks up |
+//! | `leave` | connections that are carried no more, and engines that are left |
+//! | `run`, `run/reload` | the loop; another hosts file |
 //! | `testing` | what others may say and write, for fuzzing |
 //!
 //! # The stream
@@ -54,7 +56,9 @@ mod greeting;
 mod hosts;
 mod incoming;
 mod laps;
+mod leave;
 mod looks;
+mod names;
 mod outgoing;
 mod patience;
 mod peer;

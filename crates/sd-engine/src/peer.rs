@@ -32,8 +32,19 @@ const GREETINGS_MAX: usize = 4;
 /// What has come is acknowledged after so long at the latest.
 pub(crate) const ACK_DELAY_NS: u64 = 1_000_000;
 
+/// Whether the hosts file names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tenure {
+    Stays,
+    /// It does not, or in another way: what is left goes back to the kernel's.
+    Leaves,
+    /// Nothing is left.
+    Gone,
+}
+
 /// See the module.
 pub(crate) struct Peer {
+    pub(crate) tenure: Tenure,
     carriers: Carriers,
     /// A socket that the loop does not watch yet.
     unwatched: Option<i32>,
@@ -41,6 +52,7 @@ pub(crate) struct Peer {
     engine: hosts::Engine,
     listen: SocketAddr,
     congestion: Congestion,
+    rekey_ns: u64,
     tenants: Arc<[(u32, Limits)]>,
     credentials: Arc<Credentials>,
     /// Of the link.
@@ -58,12 +70,14 @@ impl Peer {
     pub(crate) fn new(hosts: &Hosts, engine: &hosts::Engine) -> Peer {
         let dials = hosts.listen < engine.address;
         Peer {
+            tenure: if engine.is_gone { Tenure::Gone } else { Tenure::Stays },
             carriers: Carriers::new(hosts.carriers),
             unwatched: None,
             greetings: Vec::new(),
-            engine: *engine,
+            engine: engine.clone(),
             listen: hosts.listen,
             congestion: hosts.congestion,
+            rekey_ns: hosts.rekey_ns(),
             tenants: hosts.tenants().into(),
             credentials: Arc::clone(&hosts.credentials),
             binding: [0; 32],
@@ -81,7 +95,8 @@ impl Peer {
     }
 
     pub(crate) fn is_at(&self, ip: IpAddr) -> bool {
-        !self.dials && self.engine.address.ip().to_canonical() == ip.to_canonical()
+        let is_called = !self.dials && self.tenure == Tenure::Stays;
+        is_called && self.engine.address.ip().to_canonical() == ip.to_canonical()
     }
 
     /// The kernel tells of it.
@@ -113,7 +128,23 @@ impl Peer {
 
     /// Who has to be called by the other one calls too while there is a session, to find out whether anybody is left there.
     fn is_dialled(&self, link: &Link) -> bool {
-        self.dials || link.is_up()
+        self.tenure == Tenure::Stays && (self.dials || link.is_up())
+    }
+
+    /// Another hosts file, of which all that concerns the link is as it was.
+    pub(crate) fn adopt(&mut self, hosts: &Hosts, now: u64, link: &mut Link) {
+        (self.tenants, self.rekey_ns) = (hosts.tenants().into(), hosts.rekey_ns());
+        link.rekey_after(self.rekey_ns);
+        set_tenants(link, now, &self.tenants);
+    }
+
+    /// It is left, with all that there may still be.
+    pub(crate) fn close(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
+        self.send(at, now + ACK_DELAY_NS, link, desk);
+        self.tenure = Tenure::Gone;
+        self.greetings.clear();
+        self.carriers = Carriers::new(Default::default());
+        self.replace((at, now), (self.first_link(now), [0; 32]), link, desk);
     }
 
     /// Has a trunk made anew, where that is due. The socket is to be watched then.
@@ -268,7 +299,9 @@ impl Peer {
     }
 
     fn link(&self, now: u64, protection: Protection) -> Link {
-        link(now, protection, self.congestion, &self.tenants)
+        let mut link = link(now, protection, self.congestion, &self.tenants);
+        link.rekey_after(self.rekey_ns);
+        link
     }
 }
 
@@ -303,11 +336,15 @@ fn link(now: u64, protection: Protection, congestion: Congestion, tenants: &[(u3
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
     let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
     let mut link = Link::new(config, &carriers::paths(congestion), protection);
+    set_tenants(&mut link, now, tenants);
+    link.carries(DATAGRAMS, false);
+    link
+}
+
+fn set_tenants(link: &mut Link, now: u64, tenants: &[(u32, Limits)]) {
     for (id, limits) in tenants {
         let _ = link.tenant(now, *id, *limits);
     }
-    link.carries(DATAGRAMS, false);
-    link
 }
 
 #[cfg(test)]

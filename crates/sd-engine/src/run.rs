@@ -1,13 +1,15 @@
 //! The loop: what the monitor, local processes and other engines have said is done, until nothing has come for a while; then it sleeps.
 
+mod reload;
+
 use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::patience::Patience;
-use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer};
+use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer, Tenure};
 use crate::policy::{self, Load};
 use crate::seat::{self, Seat};
-use crate::socket::Listener;
+use crate::socket::{Listener, watch};
 use crate::standing::Reports;
 use crate::words::Question;
 use sd_link::Link;
@@ -39,6 +41,7 @@ const WAITS_NS: u64 = 61_000_000_000;
 const MONITOR: u64 = 1 << 32;
 const CALLERS: u64 = 2 << 32;
 const RINGS: u64 = 3 << 32;
+const NAMES: u64 = 4 << 32;
 /// Without a monitor: so often it is looked for.
 const ORPHAN_NS: u64 = 200_000_000;
 
@@ -97,6 +100,7 @@ struct Engine {
     judged_at: u64,
     orphan_at: u64,
     reports: Reports,
+    reload: reload::Reload,
 }
 
 impl Engine {
@@ -133,6 +137,7 @@ impl Engine {
             judged_at: now,
             orphan_at: 0,
             reports: Reports::default(),
+            reload: reload::Reload::default(),
         })
     }
 
@@ -145,6 +150,7 @@ impl Engine {
         if self.control.has_ended {
             self.look_for_monitor(socket);
         }
+        self.tend_hosts();
         if self.look() {
             self.patience.begin();
             return;
@@ -186,6 +192,7 @@ impl Engine {
             self.met_at = now;
             self.call(now);
             self.hear_callers(now);
+            self.hear_names(now);
         }
         self.see_news(now, 0);
         let mut has_come = false;
@@ -248,6 +255,9 @@ impl Engine {
     }
 
     fn hear(&mut self, reply: &Reply, got: Received) {
+        if let Reply::Hosts = reply {
+            return self.reload.hear(got);
+        }
         if let Some((channel, side, is_stranger)) = seat::of_message(reply)
             && let Some(fds) = got.fds.take()
         {
@@ -263,7 +273,10 @@ impl Engine {
                     .into_iter()
                     .for_each(|question| self.seek((client, offer), question, load));
             }
-            Reply::Unseek { client, offer } => self.desk.unsought((client, offer), &mut self.links),
+            Reply::Unseek { client, offer } => {
+                self.reload.unsought((client, offer));
+                self.desk.unsought((client, offer), &mut self.links);
+            }
             Reply::Promote { serial, channel, ticket, .. } => self.promised(serial, channel, ticket),
             Reply::ChannelDead { id } | Reply::PeerGone { id } => {
                 self.desk.gone(id, &mut self.links, &mut self.control);
@@ -279,14 +292,16 @@ impl Engine {
 
     /// A local end whose other end may be another host's.
     fn seek(&mut self, offer: (u64, u64), question: Question, load: Load) {
-        let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else { return };
+        let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else {
+            return self.reload.keep(now_ns() + WAITS_NS, offer, question, load);
+        };
         if load.is_bulk() && policy::judges(self.hosts.least) {
             // It is offered again in a minute, and may have become something else by then.
             return stays(offer, true, &mut self.control);
         }
         let until_ns = now_ns() + WAITS_NS;
         let mut connection = Connection::new(peer, true, until_ns);
-        (connection.offer, connection.tenant) = (offer, tenant);
+        (connection.offer, connection.tenant, connection.far) = (offer, tenant, question.remote.0);
         let id = self.desk.connections.add(connection);
         self.unseated.push_back((until_ns, id));
         self.pending.push((id, question));
@@ -319,8 +334,9 @@ impl Engine {
         }
         for (peer, number, tenant, question) in std::mem::take(&mut self.desk.asked) {
             // Whose connections it is about that engine must be asked for, too, and the same tenant's.
-            let question =
-                question.filter(|asked| self.hosts.engine_of(asked.local.0) == Some((peer, tenant)));
+            let stays = self.peers[peer].tenure == Tenure::Stays;
+            let is_its = |it: &Question| stays && self.hosts.engine_of(it.local.0) == Some((peer, tenant));
+            let question = question.filter(is_its);
             let Some(Question { local, remote, began }) = question else {
                 tracing::debug!(
                     peer,
@@ -331,7 +347,7 @@ impl Engine {
             };
             let until_ns = now + WAITS_NS;
             let mut asked = Connection::new(peer, false, until_ns);
-            asked.number = Some(number);
+            (asked.number, asked.tenant, asked.far) = (Some(number), tenant, local.0);
             let serial = self.desk.connections.add(asked);
             self.unseated.push_back((until_ns, serial));
             let (sent, received) = began.unwrap_or_default();
@@ -351,10 +367,13 @@ impl Engine {
 
     /// Asks what can be asked now.
     fn ask(&mut self) {
-        let Engine { pending, desk, links, hosts, control, .. } = self;
+        let Engine { pending, desk, links, hosts, control, peers, .. } = self;
         let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id));
         pending.retain(|(id, question)| {
             let Some(connection) = desk.connections.get(*id) else { return false };
+            if peers[connection.peer].tenure != Tenure::Stays {
+                return true;
+            }
             if !policy::may_come(crowds[connection.peer], hosts.least) {
                 if !std::mem::replace(&mut connection.is_told_of, true) {
                     stays(connection.offer, false, control);
@@ -431,10 +450,12 @@ impl Engine {
     fn sleep(&mut self) {
         let now = now_ns();
         self.call(now);
+        self.hear_names(now);
         let peers = self.peers.iter().zip(&self.links).map(|(peer, link)| peer.next_time(link));
         let unseated = self.unseated.front().map_or(FOREVER_NS, |(due, _)| *due);
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
-        let due = peers.chain([unseated, orphan]).min().unwrap_or(FOREVER_NS);
+        let due =
+            peers.chain([unseated, orphan, self.reload.leaving.next_time()]).min().unwrap_or(FOREVER_NS);
         let has_monitor = !self.control.has_ended;
         let due = due.min(self.reports.next_time(&mut self.peers, &self.links, has_monitor));
         let timeout = match due {
@@ -475,10 +496,4 @@ impl Engine {
 /// An offer is not asked about for now; the monitor tells people.
 fn stays((client, offer): (u64, u64), bulk: bool, control: &mut Control) {
     control.tell(&Request::Stays { client, offer, bulk });
-}
-
-/// News of it end a sleep, and are noted where it is a peer's.
-fn watch(sleeper: &Owned, fd: i32, of: u64) {
-    let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
-    let _ = sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of);
 }

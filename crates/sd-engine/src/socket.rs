@@ -1,6 +1,7 @@
 //! Sockets between engines before they are carriers: who comes, whom this engine calls, and where datagrams go. None of them blocks.
 
 use sd_sys::Errno;
+use sd_sys::fd::Owned;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -149,4 +150,10 @@ impl Address {
     fn place(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
+}
+
+/// News of it end a sleep, and are noted where it is a peer's.
+pub(crate) fn watch(sleeper: &Owned, fd: i32, of: u64) {
+    let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
+    let _ = sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of);
 }

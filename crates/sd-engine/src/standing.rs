@@ -13,7 +13,7 @@
 
 use crate::choice::Way;
 use crate::greeting::Over;
-use crate::peer::{FOREVER_NS, Peer};
+use crate::peer::{FOREVER_NS, Peer, Tenure};
 use sd_carrier::{End, State, Trunk};
 use sd_keys::Trust;
 use sd_link::{Cause, Counters, Link};
@@ -246,7 +246,7 @@ impl Reports {
         if control.has_ended {
             return;
         }
-        for (peer, link) in peers.iter_mut().zip(links) {
+        for (peer, link) in peers.iter_mut().zip(links).filter(|(peer, _)| peer.tenure != Tenure::Gone) {
             let (standing, trunk) = peer.standing();
             if let Some(report) = standing.report(link, trunk) {
                 control.tell(&report);
@@ -262,7 +262,9 @@ impl Reports {
 
     /// When it has something to do though nothing else happens.
     pub(crate) fn next_time(&self, peers: &mut [Peer], links: &[Link], has_monitor: bool) -> u64 {
-        let has_news = |(peer, link): (&mut Peer, &Link)| peer.standing().0.has_news(link);
+        let has_news = |(peer, link): (&mut Peer, &Link)| {
+            peer.tenure != Tenure::Gone && peer.standing().0.has_news(link)
+        };
         match has_monitor && peers.iter_mut().zip(links).any(has_news) {
             true => self.due_ns,
             false => FOREVER_NS,

@@ -183,6 +183,16 @@ impl Credentials {
         Ok(Credentials { identity, shared, instance: Identity::generate()?, cipher })
     }
 
+    /// Whether an engine with these shows itself in the same way to whom it trusts by key, or by the shared key.
+    pub fn is_same(&self, other: &Credentials, mode: Mode) -> bool {
+        let public = |of: &Credentials| of.identity.as_ref().map(Identity::public);
+        let shared = |of: &Credentials| of.shared.as_ref().map(|key| Secret::new(*key.bytes()));
+        match mode {
+            Mode::Pinned => public(self) == public(other),
+            Mode::Shared => shared(self) == shared(other),
+        }
+    }
+
     /// Begins a handshake with the holder of `peer`, or of the shared key if that is `None`. The message is to be sent.
     pub fn begin(&self, peer: Option<PublicKey>, purpose: &Purpose) -> Result<(Handshake, Vec<u8>), Refused> {
         let accept = peer.map_or(Accept::Shared, |peer| Accept::Keys(vec![peer]));

@@ -8,8 +8,11 @@
 //! least       NUMBER                       between two hosts with fewer connections these stay the kernel's
 //! carrier     trunk|datagram|either        what goes between engines: TCP, UDP, or what is better now (either)
 //! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
+//! rekey       SECONDS                      packets have new keys at least so often (3600)
+//! resolve     SECONDS                      names are looked up again so often (30)
 //! tenant      NAME  [weight=NUMBER] [rate=BYTES]
 //! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
+//! host        NETWORK  NAME:PORT  key=BASE64|shared|plain  [each]  [tenant=NAME]
 //! ```
 //! Each `host` line names the addresses behind an engine (`10.1.2.0/24`, `fd00::7`), and the engine's own address. Of several networks
 //! that an address is in the longest prefix counts; the order of lines does not. How the engine is known has to be said: its public
@@ -17,10 +20,18 @@
 //! are: connections between networks of two tenants stay the kernel's. To each other engine a tenant has its part of what is sent, by weight (1), and sends
 //! at most so many bytes a second.
 //!
+//! Where a name stands in the place of an address ([`names`]), what it has now is the engine's address; with `each`, all that it has are addresses of
+//! engines, each of its own host alone. An address is taken from a name only if a `host` line's network has it: that line's where it says `each`.
+//!
 //! No I/O: text in, rules out, for the monitor and the engine alike. What a file cannot mean is an error with its line: a network
 //! twice, bits behind its prefix, one engine that is known in two ways, a key that is wanted and not named.
 
+mod lines;
+pub mod names;
+
 use crate::identity::PublicKey;
+use lines::{Line, carriers, congestion, host, once, seconds, socket, tenant};
+use names::Named;
 use sd_link::congestion::Congestion;
 use std::collections::HashMap;
 use std::fmt;
@@ -51,6 +62,10 @@ pub enum Carriers {
     /// UDP, as long as it is answered.
     Datagrams,
 }
+
+/// What is followed by one word.
+const ONE_WORD: [&str; 8] =
+    ["listen", "key", "shared-key", "least", "carrier", "congestion", "rekey", "resolve"];
 
 /// Where `swift` says no other delay to aim at.
 const SWIFT_US: u64 = 100;
@@ -87,6 +102,18 @@ impl Network {
         is_v6 == self.is_v6 && bits & mask(self.prefix) == self.bits
     }
 
+    /// One address alone.
+    pub fn of(address: IpAddr) -> Network {
+        let (is_v6, bits) = family_bits(address);
+        Network { is_v6, prefix: if is_v6 { 128 } else { 32 }, bits }
+    }
+
+    /// The first address of it.
+    pub fn first(&self) -> IpAddr {
+        let v4 = ((self.bits >> 96) as u32).to_be_bytes();
+        if self.is_v6 { IpAddr::from(self.bits.to_be_bytes()) } else { IpAddr::from(v4) }
+    }
+
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
@@ -118,9 +145,7 @@ impl FromStr for Network {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let v4 = ((self.bits >> 96) as u32).to_be_bytes();
-        let address = if self.is_v6 { IpAddr::from(self.bits.to_be_bytes()) } else { IpAddr::from(v4) };
-        write!(f, "{address}/{}", self.prefix)
+        write!(f, "{}/{}", self.first(), self.prefix)
     }
 }
 
@@ -171,10 +196,16 @@ pub struct Hosts {
     pub least: Option<usize>,
     pub carriers: Option<Carriers>,
     pub congestion: Option<Congestion>,
+    /// Packets have new keys at least so often.
+    pub rekey_seconds: Option<u64>,
+    /// Names are looked up again so often.
+    pub resolve_seconds: Option<u64>,
     /// Those that a line names, here or of a host.
     tenants: Vec<Tenant>,
     /// By prefix from the longest on, then by network.
     hosts: Vec<Host>,
+    /// By line.
+    named: Vec<Named>,
     /// Those of one prefix each.
     runs: Vec<Range<usize>>,
 }
@@ -212,18 +243,20 @@ impl Hosts {
                 }
                 ["carrier", name] => carriers(name).and_then(|which| once(&mut hosts.carriers, which)),
                 ["congestion", name] => congestion(name).and_then(|which| once(&mut hosts.congestion, which)),
+                ["rekey", number] => {
+                    seconds(number).and_then(|number| once(&mut hosts.rekey_seconds, number))
+                }
+                ["resolve", number] => {
+                    seconds(number).and_then(|number| once(&mut hosts.resolve_seconds, number))
+                }
                 ["tenant", name, rest @ ..] => tenant(name, rest).and_then(|tenant| hosts.adds(tenant)),
                 ["host", network, engine, rest @ ..] => {
-                    host(at + 1, network, engine, rest).map(|host| hosts.hosts.push(host))
+                    host(at + 1, network, engine, rest).map(|line| hosts.add_host(line))
                 }
-                ["listen" | "key" | "shared-key" | "least" | "carrier" | "congestion", ..] => {
-                    Err("one word is wanted behind the first".into())
-                }
+                [word, ..] if ONE_WORD.contains(word) => Err("one word is wanted behind the first".into()),
                 ["tenant"] => Err("tenant NAME [weight=NUMBER] [rate=BYTES]".into()),
                 ["host", ..] => Err("host NETWORK ADDRESS:PORT key=BASE64|shared|plain".into()),
-                [word, ..] => Err(format!(
-                    "{word:?}: no such word (listen, key, shared-key, least, carrier, congestion, tenant, host)"
-                )),
+                [word, ..] => Err(format!("{word:?}: no such word ({}, tenant, host)", ONE_WORD.join(", "))),
             };
             done.map_err(|message| HostsError { line: at + 1, message })?;
         }
@@ -231,6 +264,13 @@ impl Hosts {
         hosts.name_tenants()?;
         hosts.sort();
         Ok(hosts)
+    }
+
+    fn add_host(&mut self, line: Line) {
+        match line {
+            Line::Host(host) => self.hosts.push(host),
+            Line::Named(named) => self.named.push(named),
+        }
     }
 
     fn adds(&mut self, tenant: Tenant) -> Result<(), String> {
@@ -250,8 +290,8 @@ impl Hosts {
 
     /// Those that only hosts name are tenants as well.
     fn name_tenants(&mut self) -> Result<(), HostsError> {
-        for at in 0..self.hosts.len() {
-            let (name, line) = (self.hosts[at].tenant.clone(), self.hosts[at].line);
+        let said: Vec<_> = self.lines().map(|host| (host.tenant.clone(), host.line)).collect();
+        for (name, line) in said {
             let new = name.filter(|name| !self.tenants.iter().any(|tenant| tenant.name == *name));
             let added = new.map_or(Ok(()), |name| self.adds(Tenant::new(&name)));
             added.map_err(|message| HostsError { line, message })?;
@@ -259,18 +299,36 @@ impl Hosts {
         Ok(())
     }
 
+    /// Those with an address, and then those with a name.
+    fn lines(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().chain(self.named.iter().map(|named| &named.host))
+    }
+
     /// What holds of lines together.
     fn check(&self) -> Result<(), HostsError> {
         let mut networks = HashMap::new();
         let mut engines = HashMap::new();
-        for host in &self.hosts {
+        let mut names = HashMap::new();
+        for (host, name) in
+            self.hosts.iter().map(|host| (host, None)).chain(self.named.iter().map(Named::said))
+        {
             let error = |message| Err(HostsError { line: host.line, message });
             if let Some(other) = networks.insert(host.network, host.line) {
                 return error(format!("{} stands in line {other} as well", host.network));
             }
-            let (trust, other) = *engines.entry(host.engine).or_insert((host.trust, host.line));
+            let (trust, other, said) = match name {
+                None => {
+                    let (trust, other) = *engines.entry(host.engine).or_insert((host.trust, host.line));
+                    (trust, other, host.engine.to_string())
+                }
+                Some(name) => {
+                    let (trust, other) =
+                        *names.entry((name, host.engine.port())).or_insert((host.trust, host.line));
+                    (trust, other, format!("{name}:{}", host.engine.port()))
+                }
+            };
             if trust != host.trust {
-                return error(format!("the engine {} is known in another way in line {other}", host.engine));
+                return error(format!("the engine {said} is known in another way in line {other}"));
             }
             match host.trust {
                 Trust::Key(_) if self.key.is_none() => {
@@ -321,86 +379,4 @@ impl Hosts {
         let is_it = |host: &&Host| host.engine.ip().to_canonical() == address.to_canonical();
         self.hosts.iter().find(is_it).map(|host| host.trust)
     }
-}
-
-fn once<T>(place: &mut Option<T>, value: T) -> Result<(), String> {
-    if place.replace(value).is_some() { Err("said twice".into()) } else { Ok(()) }
-}
-
-fn socket(text: &str) -> Result<SocketAddr, String> {
-    let address: SocketAddr = text.parse().map_err(|_| format!("{text:?} is not ADDRESS:PORT"))?;
-    if address.port() == 0 { Err(format!("{text:?}: port 0")) } else { Ok(address) }
-}
-
-fn tenant(name: &str, rest: &[&str]) -> Result<Tenant, String> {
-    if !is_name(name) {
-        return Err(format!("{name:?} is no name for a tenant"));
-    }
-    let (mut weight, mut rate) = (None, None);
-    for word in rest {
-        let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0);
-        match word.split_once('=') {
-            Some(("weight", text)) => {
-                let number = number(text).filter(|weight| *weight <= 1000);
-                once(&mut weight, number.ok_or(format!("{text:?} is no weight from 1 to 1000"))? as u32)?;
-            }
-            Some(("rate", text)) => {
-                once(&mut rate, number(text).ok_or(format!("{text:?} are no bytes a second"))?)?;
-            }
-            _ => return Err(format!("{word:?}: no such word (weight=NUMBER, rate=BYTES)")),
-        }
-    }
-    Ok(Tenant { weight: weight.unwrap_or(1), rate, ..Tenant::new(name) })
-}
-
-fn carriers(name: &str) -> Result<Carriers, String> {
-    match name {
-        "either" => Ok(Carriers::Either),
-        "trunk" => Ok(Carriers::Trunk),
-        "datagram" => Ok(Carriers::Datagrams),
-        _ => Err(format!("{name:?} is no carrier (either, trunk, datagram)")),
-    }
-}
-
-fn congestion(name: &str) -> Result<Congestion, String> {
-    let (name, target) = name.split_once('=').map_or((name, None), |(name, target)| (name, Some(target)));
-    let target = target.map(|text| text.parse().ok().filter(|us| (1..=1_000_000).contains(us)).ok_or(text));
-    match (name, target.transpose()) {
-        ("dctcp", Ok(None)) => Ok(Congestion::Dctcp),
-        ("newreno", Ok(None)) => Ok(Congestion::NewReno),
-        ("swift", Ok(target)) => Ok(Congestion::Swift(1_000 * target.unwrap_or(SWIFT_US))),
-        ("swift", Err(text)) => Err(format!("{text:?} are no microseconds from 1 to 1000000")),
-        _ => Err(format!("{name:?} is no controller (dctcp, newreno, swift, swift=MICROSECONDS)")),
-    }
-}
-
-fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> Result<Host, String> {
-    let network = network.parse()?;
-    let engine = socket(engine)?;
-    if engine.ip().is_unspecified() || engine.ip().is_multicast() {
-        return Err(format!("no engine is at {}", engine.ip()));
-    }
-    let (mut trust, mut tenant) = (None, None);
-    for word in rest {
-        match word.split_once('=') {
-            None if *word == "shared" => once(&mut trust, Trust::Shared)?,
-            None if *word == "plain" => once(&mut trust, Trust::Plain)?,
-            Some(("key", key)) => {
-                let key = key.parse().map_err(|error| format!("key={key}: {error}"))?;
-                once(&mut trust, Trust::Key(key))?;
-            }
-            Some(("tenant", name)) if is_name(name) => once(&mut tenant, name.to_owned())?,
-            Some(("tenant", name)) => return Err(format!("{name:?} is no name for a tenant")),
-            _ => {
-                return Err(format!("{word:?}: no such word (key=BASE64, shared, plain, tenant=NAME)"));
-            }
-        }
-    }
-    let trust = trust.ok_or("how the engine is known has to be said: key=BASE64, shared or plain")?;
-    Ok(Host { network, engine, trust, tenant, line })
-}
-
-fn is_name(name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=64).contains(&name.len()) && name.bytes().all(fits)
 }

@@ -8,10 +8,11 @@
 //! Every arrow is HKDF-Expand with SHA-256 and a label. The header is authenticated, the body encrypted as well; the nonce is iv
 //! XOR the packet's number. Numbers rise on each path and begin anew with each session; a path of a session has keys of its own.
 //!
-//! **Rotation**: numbers from `g * GENERATION` to `(g + 1) * GENERATION` belong to generation `g`, so both ends know from the packet
-//! which key it has, and nothing is said about it. A receiver has the keys of three: of the one before until
-//! [`sd_link::seal::LATE_MAX`] numbers of the new one have passed, as no later packet would be taken; the current one; and the next,
-//! which becomes the current one when a packet was opened with it. So a forged number leads to no work.
+//! **Rotation**: numbers from `g * GENERATION` to `(g + 1) * GENERATION` belong to generation `g + p`, where `p` is how often the phase of the path's
+//! packets has changed, as it does when keys are old ([`sd_link::seal::PHASE`]). So both ends know from a packet which key it has, and nothing more is said
+//! about it. A receiver has the keys of the current generation and of the two after it, as of two changes in a row all packets between may be lost (time
+//! changes keys only if one that has them was acknowledged); one of these becomes the current one when a packet was opened with it. Those of the one before
+//! it has until [`sd_link::seal::LATE_MAX`] numbers have passed, as no later packet would be taken. So a forged number leads to no work.
 //!
 //! A sender refuses a number that is not above the last: the packet is wiped and goes out as nothing that anybody would open.
 
@@ -19,7 +20,7 @@ use crate::Secret;
 use crate::handshake::Keys;
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{constant_time, hkdf, hmac};
-use sd_link::seal::{LATE_MAX, Seal, Session};
+use sd_link::seal::{LATE_MAX, PHASE, Seal, Session};
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -95,11 +96,18 @@ fn after(chain: &Secret) -> Secret {
     expand(chain.as_slice(), &[b"sd next"])
 }
 
+/// A number, and the phase beside it.
+fn split(number: u64) -> (u64, bool) {
+    (number & !PHASE, number & PHASE != 0)
+}
+
 /// The packets that this engine sends by a path.
 struct Sender {
     cipher: Cipher,
     chain: Secret,
     number: u64,
+    /// Changes of the phase.
+    turns: u64,
     /// The least number that was not used.
     free: u64,
     generation: Option<Generation>,
@@ -108,21 +116,24 @@ struct Sender {
 impl Sender {
     fn new(cipher: Cipher, chain: Secret) -> Sender {
         let generation = Generation::new(cipher, &chain);
-        Sender { cipher, chain, number: 0, free: 0, generation }
+        Sender { cipher, chain, number: 0, turns: 0, free: 0, generation }
     }
 
-    fn seal(&mut self, number: u64, packet: &mut [u8], header: usize) -> Option<()> {
-        if number < self.free {
+    fn seal(&mut self, sealed: u64, packet: &mut [u8], header: usize) -> Option<()> {
+        let (number, is_odd) = split(sealed);
+        if !(self.free..PHASE).contains(&number) {
             return None;
         }
         self.free = number.checked_add(1)?;
-        if number / GENERATION != self.number {
-            self.turn(number / GENERATION);
+        self.turns += u64::from((self.turns & 1 != 0) != is_odd);
+        let of = number / GENERATION + self.turns;
+        if of != self.number {
+            self.turn(of);
         }
         let generation = self.generation.as_ref()?;
         let (header, rest) = packet.split_at_mut_checked(header)?;
         let (body, seal) = rest.split_last_chunk_mut::<SEAL>()?;
-        let nonce = generation.nonce(number);
+        let nonce = generation.nonce(sealed);
         let tag = generation.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), body).ok()?;
         *seal = tag.as_ref().try_into().ok()?;
         Some(())
@@ -141,48 +152,76 @@ impl Sender {
 /// The packets that come by a path.
 struct Receiver {
     cipher: Cipher,
-    /// Of the generation after the current one.
+    /// Of the last of `keys`.
     chain: Secret,
+    /// The current generation, and the first number that was opened with it.
     number: u64,
+    since: u64,
+    /// Changes of the phase, and the least number that was opened since the last.
+    turns: u64,
+    turned_at: u64,
     before: Option<Generation>,
-    current: Option<Generation>,
-    next: Option<Generation>,
+    /// The current one, and those after it.
+    keys: [Option<Generation>; KEYS],
 }
+
+/// Generations that a receiver has keys of, from the current one on.
+const KEYS: usize = 3;
 
 impl Receiver {
     fn new(cipher: Cipher, first: &Secret) -> Receiver {
-        let chain = after(first);
-        let [current, next] = [first, &chain].map(|chain| Generation::new(cipher, chain));
-        Receiver { cipher, chain, number: 0, before: None, current, next }
+        let mut chain = first.clone();
+        let keys = std::array::from_fn(|at| {
+            if at > 0 {
+                chain = after(&chain);
+            }
+            Generation::new(cipher, &chain)
+        });
+        Receiver { cipher, chain, number: 0, since: 0, turns: 0, turned_at: 0, before: None, keys }
     }
 
-    fn open(&mut self, number: u64, packet: &mut [u8], header: usize) -> bool {
-        let of = number / GENERATION;
-        if of == self.number {
-            let is_open = self.current.as_ref().is_some_and(|key| key.open(number, packet, header));
-            if is_open && self.before.is_some() && number % GENERATION >= LATE_MAX {
-                self.before = None;
-            }
-            return is_open;
+    /// Changes of the phase before a packet: it may be one of before the last change, or the first one behind the next.
+    fn turns_at(&self, number: u64, is_odd: bool) -> Option<u64> {
+        match (self.turns & 1 != 0) == is_odd {
+            true => Some(self.turns),
+            false if number < self.turned_at => self.turns.checked_sub(1),
+            false => Some(self.turns + 1),
         }
-        if of == self.number + 1 {
-            let is_open = self.next.as_ref().is_some_and(|key| key.open(number, packet, header));
-            if is_open {
-                self.turn();
-            }
-            return is_open;
+    }
+
+    fn open(&mut self, sealed: u64, packet: &mut [u8], header: usize) -> bool {
+        let (number, is_odd) = split(sealed);
+        let Some(turns) = self.turns_at(number, is_odd) else { return false };
+        let Some(of) = (number / GENERATION).checked_add(turns) else { return false };
+        let Some(ahead) = of.checked_sub(self.number) else {
+            let is_before = of + 1 == self.number;
+            return is_before && self.before.as_ref().is_some_and(|key| key.open(sealed, packet, header));
+        };
+        let key = usize::try_from(ahead).ok().and_then(|at| self.keys.get(at)?.as_ref());
+        if !key.is_some_and(|key| key.open(sealed, packet, header)) {
+            return false;
         }
-        let is_before = of.checked_add(1) == Some(self.number);
-        is_before && self.before.as_ref().is_some_and(|key| key.open(number, packet, header))
+        if turns != self.turns {
+            (self.turns, self.turned_at) = (turns, number);
+        }
+        self.turned_at = self.turned_at.min(number);
+        if ahead > 0 {
+            self.turn(ahead, number);
+        } else if self.before.is_some() && number >= self.since.saturating_add(LATE_MAX) {
+            self.before = None;
+        }
+        true
     }
 
     #[cold]
-    fn turn(&mut self) {
-        self.number += 1;
-        self.chain = after(&self.chain);
-        self.before = self.current.take();
-        self.current = self.next.take();
-        self.next = Generation::new(self.cipher, &self.chain);
+    fn turn(&mut self, by: u64, at: u64) {
+        (self.number, self.since) = (self.number + by, at);
+        for _ in 0..by {
+            self.chain = after(&self.chain);
+            self.keys.rotate_left(1);
+            let new = Generation::new(self.cipher, &self.chain);
+            self.before = self.keys.last_mut().and_then(|last| std::mem::replace(last, new));
+        }
     }
 }
 

@@ -92,11 +92,50 @@ fn what_it_cannot_mean() {
             "another way in line 2",
         ),
         ("host 10.0.0.0/8 10.0.0.1:1 shared", 1, "shared-key FILE"),
+        ("host 10.0.0.0/8 a.example:1 shared", 1, "shared-key FILE"),
+        ("host 10.0.0.0/8 10.0.0.1:1 plain each", 1, "not for an address"),
+        ("host 10.0.0.0/8 a.example:0 plain", 1, "port 0"),
+        ("host 10.0.0.0/8 a.example:+1 plain", 1, "neither ADDRESS:PORT nor NAME:PORT"),
+        ("host 10.0.0.0/8 a..example:1 plain", 1, "neither ADDRESS:PORT nor NAME:PORT"),
+        ("host 10.0.0.0/8 10.0.0.256:1 plain", 1, "neither ADDRESS:PORT nor NAME:PORT"),
+        ("host 10.0.0.0/8 -a:1 plain", 1, "neither ADDRESS:PORT nor NAME:PORT"),
+        ("host 10.0.0.0/8 a:1 plain\nhost 10.0.0.0/8 b:1 plain", 2, "line 1 as well"),
+        ("shared-key s\nhost 10.0.0.0/8 a:1 plain\nhost 11.0.0.0/8 A:1 shared", 3, "another way in line 2"),
+        ("rekey 0", 1, "no seconds"),
+        ("rekey 1\nrekey 1", 2, "said twice"),
+        ("resolve 604801", 1, "no seconds"),
         (&format!("shared-key s\nhost 10.0.0.0/8 10.0.0.1:1 key={KEY}"), 2, "`key FILE`"),
     ] {
         let error = Hosts::parse(text).unwrap_err();
         assert!(error.line == line && error.message.contains(said), "{text}\n{error}");
     }
+}
+
+#[test]
+fn what_names_have_is_taken_within_networks_and_behind_addresses() {
+    let text = "host 10.1.0.0/16 all:7 plain each tenant=a\nhost 10.1.0.5 10.9.0.1:7 plain\n\
+                host 10.2.0.0/16 one.example.:8 plain\nrekey 60\nresolve 5\n";
+    let hosts = Hosts::parse(text).unwrap();
+    assert_eq!((hosts.rekey_seconds, hosts.resolve_seconds), (Some(60), Some(5)));
+    assert_eq!(hosts.names().into_iter().collect::<Vec<_>>(), ["all", "one.example."]);
+    assert!(hosts.lookup(ip("10.1.0.1")).is_none(), "nothing is known yet");
+    let has = |name: &str, all: &[&str]| (name.to_owned(), all.iter().map(|text| ip(text)).collect());
+    let seen = |answers: [(String, Vec<IpAddr>); 2]| {
+        let (resolved, refused) = hosts.resolved(&answers.into(), ip("10.1.0.9"));
+        let engine = |text| resolved.lookup(ip(text)).map(|host| host.engine.to_string()).unwrap_or_default();
+        (["10.1.0.1", "10.1.0.5", "10.1.0.9", "10.2.3.4"].map(engine), refused.len())
+    };
+    let own = "10.1.0.9";
+    let (found, refused) = seen([
+        has("all", &[own, "::ffff:10.1.0.1", "10.1.0.5", "10.2.0.1", "fd00::1", "0.0.0.0"]),
+        has("one.example.", &["10.2.0.9", "10.2.0.8", "224.0.0.1"]),
+    ]);
+    assert_eq!(found, ["10.1.0.1:7", "10.9.0.1:7", "", "10.2.0.8:8"]);
+    // Two of other networks, two where no engine is, and one that a line says better.
+    assert_eq!(refused, 5);
+    // The order of what a name has says nothing.
+    let (found, _) = seen([has("all", &[]), has("one.example.", &["10.2.0.8", "10.2.0.9"])]);
+    assert_eq!(found, ["", "10.9.0.1:7", "", "10.2.0.8:8"]);
 }
 
 fn address() -> impl Strategy<Value = IpAddr> {

@@ -120,6 +120,77 @@ fn bytes_go_through_changes_of_keys() {
     assert_eq!(forged, 0);
 }
 
+/// As `Pair::turn`, but some packets are lost and some come late, as chance says. How often the phase changed, in the order of numbers.
+fn lossy_turn(
+    pair: &mut Pair,
+    dice: &mut u64,
+    late: &mut Vec<(u64, usize, u8, Vec<u8>)>,
+    phases: &mut [(bool, u32); 4],
+) {
+    let mut next = || {
+        *dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *dice >> 33
+    };
+    let Pair { links, desks, now, .. } = pair;
+    *now += 100_000;
+    for from in 0..2 {
+        links[from].tick(*now, &mut desks[from]);
+        for path in 0..2 {
+            let mut out = [0; 1472];
+            while let Some(len) = links[from].transmit(*now, path, &mut out, &mut desks[from]) {
+                let phase = Header::decode(&out[..len]).unwrap().phase;
+                let (before, count) = &mut phases[2 * from + usize::from(path)];
+                *count += u32::from(std::mem::replace(before, phase) != phase);
+                let delay = if next() % 8 == 0 { next() % 3_000_000 } else { 0 };
+                if next() % 20 != 0 {
+                    late.push((*now + delay, from, path, out[..len].to_vec()));
+                }
+            }
+        }
+    }
+    let (due, rest) = std::mem::take(late).into_iter().partition(|(at, ..)| at <= now);
+    *late = rest;
+    for (_, from, path, mut packet) in due {
+        let taken = links[1 - from].receive(*now, path, &mut packet, false, &mut desks[1 - from]);
+        assert!(matches!(taken, Taken::Yes | Taken::No), "{taken:?}");
+    }
+}
+
+/// Keys change each 20 ms and with numbers, while packets are lost and late: no byte is missing, and hardly a packet is refused. Seeded.
+#[test]
+fn keys_change_with_time() {
+    for seed in 1..=8 {
+        let mut pair = Pair::new(seals(Cipher::Aes128Gcm));
+        pair.up();
+        pair.links.iter_mut().for_each(|link| link.rekey_after(20_000_000));
+        let ours = pair.links[0].open(0, 0, 1 << 20, b"words").unwrap();
+        (0..10).for_each(|_| pair.turn());
+        let theirs = pair.desks[1].offered[0];
+        pair.links[1].accept(theirs, 0, 1 << 20).unwrap();
+        (0..10).for_each(|_| pair.turn());
+        let (mut dice, mut late, mut phases) = (seed, Vec::new(), [(false, 0); 4]);
+        let mut said = 0;
+        for _ in 0..200 {
+            said += 30_000;
+            pair.links[0].announce(ours, said).unwrap();
+            let mut turns = 0;
+            while pair.desks[1].arrived < said {
+                lossy_turn(&mut pair, &mut dice, &mut late, &mut phases);
+                turns += 1;
+                assert!(turns < 100_000, "seed {seed}: {} of {said}", pair.desks[1].arrived);
+            }
+            pair.links[1].consumed(theirs, said).unwrap();
+        }
+        let changes: u32 = phases.iter().map(|(_, count)| count).sum();
+        assert!(changes > 20, "seed {seed}: {changes} changes in {} ms", pair.now / 1_000_000);
+        let counted = pair.links.each_ref().map(Link::counters);
+        let (forged, taken) =
+            (counted[0].forged + counted[1].forged, counted[0].packets_taken + counted[1].packets_taken);
+        // Those that are later than two changes.
+        assert!(forged * 20 < taken, "seed {seed}: {forged} of {taken} are refused");
+    }
+}
+
 /// Who sees all and sends what he likes: his packets change nothing. A greeting that is old is answered, and no more.
 #[test]
 fn who_listens_in_can_end_nothing() {

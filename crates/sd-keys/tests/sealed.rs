@@ -6,7 +6,7 @@ use common::{pair, seals, shake};
 use proptest::prelude::*;
 use sd_keys::sealed::{GENERATION, SEAL};
 use sd_keys::{Cipher, Mode, Sealed};
-use sd_link::seal::{LATE_MAX, Seal, Session};
+use sd_link::seal::{LATE_MAX, PHASE, Seal, Session};
 
 const HEADER: usize = 24;
 const CIPHERS: [Cipher; 2] = [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
@@ -163,11 +163,49 @@ fn each_path_has_its_own_pace() {
     assert!(opens(&mut b, 255, 1, &near, BODY));
     assert!(!opens(&mut b, 0, 1, &near, BODY));
     // What is forged with numbers to come changes no key.
-    for number in [3 * GENERATION, 4 * GENERATION, 9 * GENERATION, 1 << 61] {
+    for number in [3 * GENERATION, 4 * GENERATION, 9 * GENERATION, 1 << 61, 1 << 62, 1 << 63] {
         assert!(!opens(&mut b, 0, number, &near, BODY));
     }
     let next = packet(&mut a, 0, 2 * GENERATION + 1, BODY);
     assert!(opens(&mut b, 0, 2 * GENERATION + 1, &next, BODY));
+}
+
+/// Keys change with numbers and with the phase, and packets are late or lost, those around both changes as well: each opens, and with its own key alone.
+#[test]
+fn keys_change_with_the_phase() {
+    for (turn, lost) in [
+        (5, 0),
+        (GENERATION - 3, 0),
+        (GENERATION - 3, 6),
+        (GENERATION - 3, 300),
+        (GENERATION, 9),
+        (GENERATION + 2, 1),
+    ] {
+        let [mut a, mut b] = up(Cipher::Aes128Gcm);
+        let phase = |number: u64| number | if number >= turn { PHASE } else { 0 };
+        let first = packet(&mut a, 0, 0, BODY);
+        assert!(opens(&mut b, 0, 0, &first, BODY));
+        let around = turn.saturating_sub(4).max(1)..turn + lost + 4;
+        let sent: Vec<_> =
+            around.map(|number| (phase(number), packet(&mut a, 0, phase(number), BODY))).collect();
+        let is_lost = |at: &u64| (turn..turn + lost).contains(&(at & !PHASE));
+        // Each is preceded by the one behind it.
+        for pair in sent.chunks(2) {
+            for (number, sealed) in pair.iter().rev().filter(|(number, _)| !is_lost(number)) {
+                assert!(
+                    !opens(&mut b, 0, number ^ PHASE, sealed, BODY),
+                    "{turn}, {lost}: {number} in the other phase"
+                );
+                let is_open = opens(&mut b, 0, *number, sealed, BODY);
+                // Of two changes at once the keys before are gone.
+                assert!(is_open || lost > 0 && number & PHASE == 0, "{turn}, {lost}: {number}");
+            }
+        }
+        // Back again.
+        let last = packet(&mut a, 0, 3 * GENERATION / 2, BODY);
+        assert!(opens(&mut b, 0, 3 * GENERATION / 2, &last, BODY));
+        assert!(!opens(&mut b, 0, 0, &first, BODY), "the key of long ago is gone");
+    }
 }
 
 proptest! {
@@ -207,6 +245,6 @@ proptest! {
         let mut packet = bytes.clone();
         a.seal(path, number % (1 << 24), &mut packet, header);
         let has_room = header + SEAL <= bytes.len();
-        prop_assert_eq!(b.open(path, number % (1 << 24), &mut packet, header), has_room && number % (1 << 24) < 2 * GENERATION);
+        prop_assert_eq!(b.open(path, number % (1 << 24), &mut packet, header), has_room && number % (1 << 24) < 3 * GENERATION);
     }
 }

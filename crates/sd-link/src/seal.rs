@@ -5,6 +5,10 @@
 /// Packets so far below the highest number of their path are taken no more. So a seal that changes its keys need not keep old ones.
 pub const LATE_MAX: u64 = 4096;
 
+/// The bit of a packet's number, as seals have it, that is turned over where keys change for their age: the packets of a path have it, in the order of
+/// their numbers, for a while, then not for a while, and so on. What a packet has of it is authenticated with its header.
+pub const PHASE: u64 = 1 << 62;
+
 /// A session: what both ends said when they greeted each other. No two sessions of a link are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Session {
@@ -33,7 +37,7 @@ pub trait Seal {
     /// Bytes that a seal, or a signature, takes at the end of a packet.
     fn overhead(&self) -> usize;
     /// Seals a packet, of which the first `header` bytes stay readable and the last [`Seal::overhead`] are for the seal.
-    /// On each path numbers rise from packet to packet, so none is used twice there; two paths use the same ones.
+    /// On each path numbers rise from packet to packet, so none is used twice there; two paths use the same ones. Beside the number is [`PHASE`].
     fn seal(&mut self, path: u8, number: u64, packet: &mut [u8], header: usize);
     /// Whether the packet is as it was sealed; its body is then readable.
     fn open(&mut self, path: u8, number: u64, packet: &mut [u8], header: usize) -> bool;

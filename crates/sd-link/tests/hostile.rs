@@ -90,7 +90,8 @@ fn packet(tag: u64, number: u64, body: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; HEADER];
     packet.extend_from_slice(body);
     let len = packet.len() as u16;
-    let header = Header { kind: PacketKind::Records, path: 0, len, age: number as u16, tag, number };
+    let header =
+        Header { kind: PacketKind::Records, path: 0, len, age: number as u16, tag, number, phase: false };
     header.encode(packet.first_chunk_mut().unwrap());
     packet
 }

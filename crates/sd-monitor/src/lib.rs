@@ -43,8 +43,8 @@ pub struct Options {
     pub helper: Option<PathBuf>,
     /// Connections go through a process in between, which says that it is there; none by default. For tests.
     pub pump: Option<Pump>,
-    /// There is an engine, which carries connections to other hosts.
-    pub engine: bool,
+    /// There is an engine, which carries connections to other hosts: this file, which it reads, says to which.
+    pub hosts: Option<PathBuf>,
     /// Where it tells a Prometheus server of itself; nowhere by default.
     pub metrics: Option<MetricsPlace>,
     /// Whether connections that the kernel has made may be moved to shared memory.
@@ -134,7 +134,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Serves until SIGTERM or SIGINT. SIGHUP reads the policy again.
+/// Serves until SIGTERM or SIGINT. SIGHUP reads the policy again, and has the engine read the hosts file again.
 ///
 /// Logs to standard error what `SD_LOG` asks for: `off`, `error` (the default: clients can cause most of the rest), `warn`, `info`,
 /// `debug` or `trace`. Tells systemd when it is ready. The signals are blocked in the calling

@@ -8,6 +8,7 @@
 #![no_std]
 
 mod ip;
+mod name;
 mod numbered;
 mod peer;
 mod reply;
@@ -17,6 +18,7 @@ mod table;
 mod wire;
 
 pub use ip::Ip;
+pub use name::Name;
 pub use peer::PeerState;
 pub use reply::Reply;
 pub use request::Request;
@@ -25,7 +27,7 @@ pub use route::{Admission, ErrorCode, Route, Socket};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`]. Tests build the next version, to see both beside each other.
-pub const VERSION: u32 = 24 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 25 + cfg!(sd_next_version) as u32;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

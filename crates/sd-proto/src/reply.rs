@@ -218,6 +218,9 @@ pub enum Reply {
         /// As in [`Reply::Seek`]; zero: all.
         offer: u64,
     } brings 0, silent;
+    /// Unasked, to an engine: the hosts file, as it is now. When the engine has registered, and when the monitor is asked to read its files again.
+    /// Descriptors: the file, open for reading; the folder that it was named in.
+    70 Hosts brings 2, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;
 }

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use crate::{ErrorCode, Reply, VERSION};
-use crate::{Ip, PeerState, table};
+use crate::{Ip, Name, PeerState, table};
 
 table::messages! {
 /// From the library (or the command line) to the monitor.
@@ -369,6 +369,29 @@ pub enum Request {
     71 Withdraw {
         /// As in [`Request::Offer`].
         serial: u64,
+    } brings 0, silent;
+    /// From the engine: a hosts file is taken, or has a mistake and is not. If it is taken, what was said of other engines and networks before is of
+    /// no use any more, and [`Request::Network`] and [`Request::Peer`] follow. For people. No answer.
+    72 Listed {
+        /// The one before stays.
+        mistaken: bool,
+        /// Where, from 1; zero: not in a line.
+        line: u32,
+        /// So many names have no address.
+        names: u32,
+    } brings 0, silent;
+    /// From the engine: a network behind another host's engine. For people. No answer.
+    73 Network {
+        /// Its first address.
+        ip: Ip,
+        /// So many bits of it count: of 32 where it is one of IPv4.
+        prefix: u32,
+        /// Where the engine listens.
+        engine: Ip,
+        /// See `engine`.
+        port: u16,
+        /// Whose it is; empty: nobody's.
+        tenant: Name,
     } brings 0, silent;
     /// From the engine: how it stands with another host's, and what it has counted since it was started. Once a second at most, and only when
     /// something has changed. No answer.

@@ -278,6 +278,7 @@ fn is_notice(reply: &Reply) -> bool {
             | Reply::Promote { .. }
             | Reply::Seek { .. }
             | Reply::Unseek { .. }
+            | Reply::Hosts
     )
 }
 

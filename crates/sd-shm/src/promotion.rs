@@ -44,6 +44,8 @@ pub enum Advice {
     Sparse,
     /// Each message has to wake somebody at one of its ends, who waits for no other connection.
     Woken,
+    /// The hosts file does not give its other end to that engine, or that tenant, any more.
+    Unlisted,
 }
 
 /// The first bit of [`SlotSide::flags`] for [`Advice`], behind those of the roads.
@@ -51,7 +53,7 @@ const ADVICE_SHIFT: u32 = SHIFT + 8;
 
 impl Advice {
     /// Two engines may say two things: the first of these counts.
-    const ALL: [Advice; 4] = [Advice::Bulk, Advice::Woken, Advice::Few, Advice::Sparse];
+    const ALL: [Advice; 5] = [Advice::Unlisted, Advice::Bulk, Advice::Woken, Advice::Few, Advice::Sparse];
 
     /// Bits of [`SlotSide::flags`].
     pub fn flags(self) -> u32 {

@@ -14,6 +14,7 @@ mod engines;
 mod engines_advice;
 mod engines_end;
 mod engines_ready;
+mod engines_reload;
 mod fallback;
 mod files;
 mod ftp;
@@ -149,6 +150,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines_advice::SCENARIOS,
     engines_ready::SCENARIOS,
     engines_end::SCENARIOS,
+    engines_reload::SCENARIOS,
     many::SCENARIOS,
     soak::SCENARIOS,
     crash::SCENARIOS,

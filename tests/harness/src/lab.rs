@@ -178,6 +178,11 @@ impl Lab {
         self.start_one(sd, &[])
     }
 
+    /// The same, with another command than ours, and these arguments.
+    pub fn start_monitor_of_with(&mut self, sd: &Path, args: &[&str]) -> Result<()> {
+        self.start_one(sd, args)
+    }
+
     /// The same, with these arguments.
     pub fn start_monitor_with(&mut self, args: &[&str]) -> Result<()> {
         self.start_one(&product::sd(), args)

@@ -274,7 +274,9 @@ fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
     }
     for number in [0, u64::MAX] {
         let kind = Request::KINDS.iter().filter_map(|kind| Request::made_of(*kind, &mut || number));
-        all.extend(kind.filter(|request| matches!(request, Request::Peer { .. })));
+        all.extend(kind.filter(|request| {
+            matches!(request, Request::Peer { .. } | Request::Listed { .. } | Request::Network { .. })
+        }));
     }
     let offers = ids.all.iter().copied().chain([0, 1, u64::MAX]);
     for (client, offer) in offers.flat_map(|client| [(client, 0), (client, 1)]) {

@@ -1,8 +1,8 @@
-//! Whether connections to other hosts can move to the engines: one line for each engine of the hosts file.
+//! Whether connections to other hosts can move to the engines: one line for each engine of the hosts file, and one if that file was not taken.
 
 use super::Check;
 use sd_cli::client::Silence;
-use sd_cli::peers::{self, Peer};
+use sd_cli::peers::{self, HostsFile, Peer};
 use serde_json::Value;
 
 const NAME: &str = "other engine";
@@ -25,7 +25,33 @@ pub(super) fn checks(answer: &Result<Value, Silence>) -> Vec<Check> {
         count => format!("process {pid} knows {count} others"),
     };
     let own = Check::ok("engine", text);
-    std::iter::once(own).chain(engine.peers.iter().map(|peer| check(peer, clock_ns))).collect()
+    std::iter::once(own)
+        .chain(file(&engine.hosts))
+        .chain(engine.peers.iter().map(|peer| check(peer, clock_ns)))
+        .collect()
+}
+
+fn file(hosts: &HostsFile) -> Vec<Check> {
+    const FILE: &str = "hosts file";
+    let mut found = Vec::new();
+    if let Some(line) = hosts.mistake {
+        let place = if line == 0 { String::new() } else { format!(" in line {line}") };
+        let text = format!("it has a mistake{place}, and the one before is in force");
+        let advice = "the monitor's log says what it is; mend it, then send the monitor SIGHUP (systemctl reload socksdirect)";
+        found.push(Check::warn(FILE, text, advice));
+    }
+    if hosts.unresolved > 0 {
+        let text = match hosts.unresolved {
+            1 => "one of its names has no address".to_owned(),
+            count => format!("{count} of its names have no address"),
+        };
+        found.push(Check::warn(
+            FILE,
+            text,
+            "see getent ahosts NAME; the monitor's log says which, with SD_LOG=warn",
+        ));
+    }
+    found
 }
 
 fn check(peer: &Peer, clock_ns: u64) -> Check {
@@ -36,7 +62,12 @@ fn check(peer: &Peer, clock_ns: u64) -> Check {
     }
     let how = if peer.encrypted { "encrypted" } else { "plain" };
     let rtt = peer.rtt().map_or("round trip not known".to_owned(), |rtt| format!("round trip {rtt}"));
-    Check::ok(NAME, format!("{address} is reached, for {age}: {how}, {rtt}"))
+    let again = Some(peer.again()).filter(|count| *count > 0).map(|count| format!("{count} sent again"));
+    let carrier = Some(peer.carrier.clone()).filter(|carrier| !carrier.is_empty());
+    let carrier = carrier.map(|carrier| format!("by {carrier}"));
+    let more: String =
+        [carrier, again, peer.whose()].into_iter().flatten().map(|part| format!(", {part}")).collect();
+    Check::ok(NAME, format!("{address} is reached, for {age}: {how}, {rtt}{more}"))
 }
 
 /// Until then connections are the kernel's.
@@ -73,16 +104,26 @@ mod tests {
     fn each_engine_has_a_line() {
         let all = said(json!([
             {"address": "10.0.0.2:7077", "state": "up", "why": "reached", "encrypted": true,
-             "since_ns": 2_000_000_000u64, "rtt_ns": 90_000},
+             "since_ns": 2_000_000_000u64, "rtt_ns": 90_000, "carrier": "datagram", "said_again": 2, "retransmitted": 3,
+             "tenants": ["blue", "red"]},
             {"address": "10.0.0.3:7077", "state": "refused", "why": "nobody listens there", "since_ns": 8_500_000_000u64}
         ]));
         let [own, up, down] = &all[..] else { panic!("{all:?}") };
         assert_eq!((own.verdict, own.detail.as_str()), (Verdict::Ok, "process 7 knows 2 others"));
-        let text = "10.0.0.2:7077 is reached, for 7s: encrypted, round trip 90us";
+        let text = "10.0.0.2:7077 is reached, for 7s: encrypted, round trip 90us, by datagram, 5 sent again, tenants blue, red";
         assert_eq!((up.verdict, up.detail.as_str()), (Verdict::Ok, text));
         let text = "10.0.0.3:7077 is not reached, for 500ms: nobody listens there";
         assert_eq!((down.verdict, down.detail.as_str()), (Verdict::Warn, text));
         assert!(down.advice.as_deref().is_some_and(|advice| advice.contains("--hosts")));
+    }
+
+    #[test]
+    fn a_file_that_is_not_taken_and_names_without_an_address_are_told() {
+        let engine = json!({"pid": 7, "peers": [], "hosts": {"mistake": 3, "unresolved": 2}});
+        let all = checks(&Ok(json!({"engine": engine})));
+        let [_, mistake, names] = &all[..] else { panic!("{all:?}") };
+        assert_eq!(mistake.detail, "it has a mistake in line 3, and the one before is in force");
+        assert_eq!((names.verdict, names.detail.as_str()), (Verdict::Warn, "2 of its names have no address"));
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(super) struct Far {
     state: String,
     why: String,
     encrypted: bool,
+    tenants: Vec<String>,
     #[serde(skip)]
     age: String,
     #[serde(skip)]
@@ -59,6 +60,7 @@ impl Far {
             state: now.state.clone(),
             why: now.why.clone(),
             encrypted: now.encrypted,
+            tenants: now.tenants.clone(),
             age: now.age(clock_ns),
             rtt: now.rtt(),
             seconds: clock_ns.saturating_sub(now.since_ns) as f64 / 1e9,
@@ -78,7 +80,8 @@ impl Far {
         let rate = |count: Option<f64>| count.map_or("-".to_owned(), bytes);
         let both = self.rx_packets_per_second.zip(self.tx_packets_per_second);
         let how = if self.encrypted { "encrypted" } else { "plain" };
-        let state = if self.state == "up" { format!("up, {how}") } else { self.why.clone() };
+        let whose: String = self.tenants.iter().map(|tenant| format!(", {tenant}")).collect();
+        let state = if self.state == "up" { format!("up, {how}{whose}") } else { self.why.clone() };
         let cells = [
             format!("{} {}", self.address, self.carrier),
             rate(self.rx_bytes_per_second),
@@ -110,6 +113,7 @@ mod tests {
             carrier: "trunk".to_owned(),
             state: "up".to_owned(),
             encrypted: true,
+            tenants: vec!["blue".to_owned()],
             since_ns: 1,
             rtt_ns: 80_000,
             connections: 40,
@@ -124,7 +128,7 @@ mod tests {
         assert!(rows.iter().all(|row| row.len() == header.len()));
         assert_eq!(
             rows[0],
-            ["10.0.0.2:7077  trunk", "0", "2.0k", "3", "80us", "0", "40", "5s", "up, encrypted"]
+            ["10.0.0.2:7077  trunk", "0", "2.0k", "3", "80us", "0", "40", "5s", "up, encrypted, blue"]
         );
         assert_eq!(rows[1][1..4], ["-", "-", "-"]);
         assert!(table(&[]).is_none());

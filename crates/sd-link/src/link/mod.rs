@@ -34,6 +34,8 @@ pub struct Config {
     pub greeting: Nanos,
     /// A path on which nothing was sent for so long asks whether the other engine is there; 0: never.
     pub heartbeat: Nanos,
+    /// Packets of a path have new keys after this, if the seal has keys; 0: time changes none.
+    pub rekey: Nanos,
 }
 
 impl Config {
@@ -45,6 +47,7 @@ impl Config {
             silence: 5_000_000_000,
             greeting: 50_000_000,
             heartbeat: 0,
+            rekey: 0,
         }
     }
 }
@@ -137,6 +140,11 @@ impl Link {
 
     pub fn is_up(&self) -> bool {
         self.greeting.is_up()
+    }
+
+    /// See [`Config::rekey`].
+    pub fn rekey_after(&mut self, time: Nanos) {
+        self.config.rekey = time;
     }
 
     /// Connections that are not over.

@@ -70,7 +70,7 @@ impl Link {
         ends: &mut (impl Ends + ?Sized),
     ) -> Taken {
         let is_ours = self.is_up() && header.tag == self.greeting.names.receive_tag;
-        if !is_ours || !self.seal.open(header.path, header.number, packet, HEADER) {
+        if !is_ours || !self.seal.open(header.path, header.sealed_number(), packet, HEADER) {
             self.counters.forged += 1;
             return Taken::No;
         }
@@ -188,9 +188,10 @@ impl Link {
         let out = out.get_mut(..len)?;
         let tag = self.greeting.names.send_tag;
         let age = road.sent.age();
-        let header = Header { kind: PacketKind::Records, path, len: len as u16, age, tag, number };
+        let phase = road.phase(now, self.config.rekey);
+        let header = Header { kind: PacketKind::Records, path, len: len as u16, age, tag, number, phase };
         header.encode(out.first_chunk_mut::<HEADER>()?);
-        self.seal.seal(path, number, out, HEADER);
+        self.seal.seal(path, header.sealed_number(), out, HEADER);
         if is_acknowledging {
             road.received.told();
         }
@@ -211,7 +212,15 @@ impl Link {
     fn greet(&mut self, path: u8, hello: &Hello, out: &mut [u8]) -> Option<usize> {
         let len = self.hello_len();
         let out = out.get_mut(..len)?;
-        let header = Header { kind: PacketKind::Hello, path, len: len as u16, age: 0, tag: 0, number: 0 };
+        let header = Header {
+            kind: PacketKind::Hello,
+            path,
+            len: len as u16,
+            age: 0,
+            tag: 0,
+            number: 0,
+            phase: false,
+        };
         header.encode(out.first_chunk_mut::<HEADER>()?);
         hello.encode(out.get_mut(HEADER..)?.first_chunk_mut::<HELLO>()?);
         self.seal.sign(out);

@@ -4,6 +4,7 @@
 //! configuration: the congestion controller, how loss is found, when acknowledgements are sent, how large packets are. What was
 //! in a lost packet goes back to the session, which says it again in a new packet, on any path.
 
+mod phase;
 mod received;
 mod rtt;
 mod sent;
@@ -12,6 +13,7 @@ use crate::Nanos;
 use crate::congestion::{Acknowledged, Congestion, Controller};
 use crate::wire::{Ack, Malformed};
 use alloc::boxed::Box;
+use phase::Phase;
 pub use received::AckPolicy;
 pub(crate) use received::{Arrival, Received};
 use rtt::Rtt;
@@ -108,6 +110,7 @@ pub(crate) struct Path {
     pub(crate) carries: bool,
     heard_at: Nanos,
     packets_lost: u64,
+    phase: Phase,
     /// The window was not filled when last there was nothing to send.
     pub(crate) is_idle: bool,
 }
@@ -130,6 +133,7 @@ impl Path {
             carries: true,
             heard_at: 0,
             packets_lost: 0,
+            phase: Phase::default(),
             is_idle: true,
         }
     }
@@ -137,6 +141,11 @@ impl Path {
     /// Another session: nothing of the one before is left but what the caller has chosen.
     pub(crate) fn begin_anew(&mut self) {
         *self = Path { carries: self.carries, ..Path::new(self.config) };
+    }
+
+    /// The phase of the keys of the next packet, which is sent now; they are to be no older than `every`.
+    pub(crate) fn phase(&mut self, now: Nanos, every: Nanos) -> bool {
+        self.phase.of(now, self.sent.next(), every, self.largest_acknowledged)
     }
 
     /// Whether a packet of records may be sent now.

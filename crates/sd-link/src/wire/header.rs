@@ -1,17 +1,18 @@
 //! The first 24 bytes of a packet.
 //!
 //! ```text
-//! 0 magic u16 | version and kind u8 | path u8 | len u16 | age u16 | tag u64 | number u64
+//! 0 magic u16 | version and kind u8 | path u8 | len u16 | age u16 | tag u64 | number u62, phase of the keys u1, 0 u1
 //! ```
 
 use super::{Malformed, take};
+use crate::seal::PHASE;
 
 /// Bytes of a header.
 pub const HEADER: usize = 24;
 const MAGIC: u16 = 0x5DE1;
 const VERSION: u8 = 1;
 /// No packet has this number or a greater one.
-const NUMBER_END: u64 = 1 << 62;
+const NUMBER_END: u64 = PHASE;
 
 /// What a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +37,16 @@ pub struct Header {
     pub tag: u64,
     /// Each packet of a path has a number of its own; what is sent again is in another packet.
     pub number: u64,
+    /// Of the keys.
+    pub phase: bool,
 }
 
 impl Header {
+    /// The number as a seal has it.
+    pub fn sealed_number(&self) -> u64 {
+        self.number | if self.phase { PHASE } else { 0 }
+    }
+
     pub fn encode(&self, out: &mut [u8; HEADER]) {
         let kind = VERSION << 4 | self.kind as u8;
         let first = u64::from(MAGIC)
@@ -46,7 +54,7 @@ impl Header {
             | u64::from(self.path) << 24
             | u64::from(self.len) << 32
             | u64::from(self.age) << 48;
-        let words = [first, self.tag, self.number];
+        let words = [first, self.tag, self.sealed_number()];
         for (place, word) in out.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -57,7 +65,8 @@ impl Header {
         let mut rest = packet;
         let first = u64::from_le_bytes(take(&mut rest)?);
         let tag = u64::from_le_bytes(take(&mut rest)?);
-        let number = u64::from_le_bytes(take(&mut rest)?);
+        let word = u64::from_le_bytes(take(&mut rest)?);
+        let (number, phase) = (word & !PHASE, word & PHASE != 0);
         let len = (first >> 32) as u16;
         let kind = match (first >> 16) as u8 ^ VERSION << 4 {
             1 => PacketKind::Hello,
@@ -67,7 +76,7 @@ impl Header {
         if first as u16 != MAGIC || usize::from(len) != packet.len() || number >= NUMBER_END {
             return Err(Malformed);
         }
-        Ok(Header { kind, path: (first >> 24) as u8, len, age: (first >> 48) as u16, tag, number })
+        Ok(Header { kind, path: (first >> 24) as u8, len, age: (first >> 48) as u16, tag, number, phase })
     }
 }
 

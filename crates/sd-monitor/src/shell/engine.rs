@@ -25,8 +25,11 @@ use sd_shm::channel::{Mapping, Side};
 use sd_shm::link::Link;
 use sd_shm::slab::Awaits;
 use std::collections::HashSet;
+use std::fs::File;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 /// Of a question: there is no socket of this host, so its cookie is one that the kernel gives none.
 const NOT_HERE: u64 = 1 << 63;
@@ -36,7 +39,8 @@ const SOUGHT_MAX: usize = 1024;
 
 /// See the module.
 pub(crate) struct Engine {
-    is_wanted: bool,
+    /// If one is to be used: the hosts file.
+    hosts: Option<PathBuf>,
     client: Option<ClientId>,
     /// Clients whose offers it was told of.
     seekers: HashSet<ClientId>,
@@ -44,13 +48,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(is_wanted: bool) -> Engine {
-        Engine { is_wanted, client: None, seekers: HashSet::new(), peers: Peers::default() }
+    pub(crate) fn new(hosts: Option<PathBuf>) -> Engine {
+        Engine { hosts, client: None, seekers: HashSet::new(), peers: Peers::default() }
     }
 
     /// One is to be used.
     pub(super) fn is_wanted(&self) -> bool {
-        self.is_wanted
+        self.hosts.is_some()
     }
 
     /// Which client is the engine.
@@ -89,7 +93,9 @@ impl Server {
             Request::Found { client: offers, offer, serial } => {
                 self.found(client, (ClientId(offers), offer), serial)?;
             }
-            Request::Peer { .. } => self.peer(client, asked)?,
+            Request::Peer { .. } | Request::Listed { .. } | Request::Network { .. } => {
+                self.peer(client, asked)?
+            }
             Request::Stays { client: offers, offer, bulk } if self.engine.is(client) => {
                 let why = if bulk { Awaits::Small } else { Awaits::Few };
                 self.core.offers.stays(ClientId(offers), offer, why);
@@ -102,7 +108,7 @@ impl Server {
     /// A client says that it is the engine.
     pub(super) fn engine(&mut self, client: ClientId) -> Result<Reply, ErrorCode> {
         let user = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
-        if !self.engine.is_wanted || !self.core.quotas.is_exempt(user) {
+        if !self.engine.is_wanted() || !self.core.quotas.is_exempt(user) {
             return Err(ErrorCode::Denied);
         }
         if self.engine.client.is_some() {
@@ -114,7 +120,23 @@ impl Server {
         let waiting = self.core.offers.waiting().filter(|offer| offer.connected);
         let waiting: Vec<Offer> = waiting.take(SOUGHT_MAX).copied().collect();
         waiting.iter().for_each(|offer| self.seek(offer));
+        // The one of a monitor before this one may have had another file.
+        self.hand_hosts_over();
         Ok(Reply::Ok)
+    }
+
+    /// The engine gets the hosts file as it is now. What it makes of it, it says in the log, and by [`Request::Listed`].
+    pub(super) fn hand_hosts_over(&self) {
+        let (Some(path), Some(engine)) = (&self.engine.hosts, self.engine.client) else { return };
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        // What is no file is not waited for.
+        let open = |path: &Path| File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        match open(path).and_then(|file| Ok((file, open(folder)?))) {
+            Ok((file, folder)) => {
+                _ = self.tell_engine(engine, &Reply::Hosts, &[file.as_fd(), folder.as_fd()]);
+            }
+            Err(error) => tracing::error!("{}: {error}; the old hosts file stays", path.display()),
+        }
     }
 
     /// Nobody here offers the other end of this one, which has connected.
@@ -146,7 +168,7 @@ impl Server {
             messages: load.0,
             bytes: load.1,
         };
-        if self.tell_engine(engine, &notice).is_some() {
+        if self.tell_engine(engine, &notice, &[]).is_some() {
             self.engine.seekers.insert(client);
         }
     }
@@ -166,13 +188,13 @@ impl Server {
         if self.engine.seekers.contains(&client)
             && let Some(engine) = self.engine.client
         {
-            self.tell_engine(engine, &Reply::Unseek { client: client.0, offer });
+            self.tell_engine(engine, &Reply::Unseek { client: client.0, offer }, &[]);
         }
     }
 
-    fn tell_engine(&self, engine: ClientId, notice: &Reply) -> Option<()> {
+    fn tell_engine(&self, engine: ClientId, notice: &Reply, fds: &[BorrowedFd<'_>]) -> Option<()> {
         let family: &Family = self.families.get(&engine)?;
-        self.connections.get(&family.connection?)?.send(notice, &[]).ok()?;
+        self.connections.get(&family.connection?)?.send(notice, fds).ok()?;
         family.announce_mail();
         Some(())
     }

@@ -24,6 +24,7 @@ mod hearing;
 mod helpers;
 mod looks;
 mod metrics;
+mod networks;
 mod offers;
 mod origin;
 mod peers;

@@ -1,6 +1,7 @@
 //! Other hosts' engines, as this host's engine says how it stands with each ([`Request::Peer`]): for `sd ss --json`, `sd top`, `sd doctor` and
 //! metrics. It is shown and decides nothing.
 
+use super::networks::Networks;
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, PeerState, Request};
@@ -15,9 +16,22 @@ const DATAGRAM: &str = "datagram";
 /// An engine with more in its hosts file has some that are not shown.
 const PEERS_MAX: usize = 1024;
 
-/// What the engine has said last of each.
+/// What the engine has said last of each, and of the hosts file.
 #[derive(Default)]
-pub(crate) struct Peers(BTreeMap<SocketAddr, Peer>);
+pub(crate) struct Peers {
+    all: BTreeMap<SocketAddr, Peer>,
+    networks: Networks,
+    file: FileShown,
+}
+
+/// How the engine has taken the hosts file.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FileShown {
+    /// It has a mistake in this line (zero: not in a line), and the one before is in force.
+    mistake: Option<u32>,
+    /// So many of its names have no address.
+    unresolved: u32,
+}
 
 /// One of them.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +70,8 @@ struct Shown {
     carrier: &'static str,
     state: String,
     why: String,
+    /// Whose networks are behind it.
+    tenants: Vec<String>,
     #[serde(flatten)]
     peer: Peer,
 }
@@ -65,20 +81,62 @@ struct Shown {
 pub(super) struct EngineShown {
     /// None: it is not there.
     pid: Option<u32>,
+    hosts: FileShown,
     peers: Vec<Shown>,
+}
+
+/// By what a connection goes to another host, as the document has it.
+#[derive(Serialize, Default)]
+pub(super) struct Way {
+    /// What moves the bytes of a connection whose path is `engine`.
+    pub(super) carrier: Option<&'static str>,
+    /// The other host's engine.
+    engine: Option<SocketAddr>,
+    tenant: Option<String>,
+}
+
+impl Way {
+    pub(super) fn by(carrier: &'static str) -> Way {
+        Way { carrier: Some(carrier), ..Way::default() }
+    }
 }
 
 impl Peers {
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Peers::default();
+    }
+
+    /// Whether the hosts file that is there is not in force, and names without an address.
+    pub(super) fn file(&self) -> (bool, u32) {
+        (self.file.mistake.is_some(), self.file.unresolved)
+    }
+
+    pub(super) fn tenants(&self, engine: &SocketAddr) -> Vec<String> {
+        self.networks.tenants(*engine).into_iter().map(str::to_owned).collect()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SocketAddr, &Peer)> {
-        self.0.iter()
+        self.all.iter()
     }
 
-    /// What is said of one. Of those for which there is no room nothing is kept.
+    /// What is said of one, or of the file. Of those for which there is no room nothing is kept.
     fn note(&mut self, said: &Request) -> Result<(), ErrorCode> {
+        match *said {
+            Request::Listed { mistaken: true, line, names } => {
+                self.file = FileShown { mistake: Some(line), unresolved: names };
+                return Ok(());
+            }
+            Request::Listed { names, .. } => {
+                self.clear();
+                self.file.unresolved = names;
+                return Ok(());
+            }
+            Request::Network { .. } => {
+                self.networks.note(said);
+                return Ok(());
+            }
+            _ => {}
+        }
         let Request::Peer {
             ip,
             port,
@@ -100,7 +158,7 @@ impl Peers {
             return Err(ErrorCode::Protocol);
         };
         let address = SocketAddr::new(address(ip), port);
-        if self.0.len() >= PEERS_MAX && !self.0.contains_key(&address) {
+        if self.all.len() >= PEERS_MAX && !self.all.contains_key(&address) {
             return Err(ErrorCode::Exhausted);
         }
         let counts = Counts {
@@ -121,18 +179,26 @@ impl Peers {
             since_ns,
             counts: Some(counts),
         };
-        self.0.insert(address, peer);
+        self.all.insert(address, peer);
         Ok(())
     }
 
-    /// What carries connections to this address now. Which engine that is behind the hosts file says, which the monitor does not read; so where it is
-    /// not at the address itself, what most of them have.
-    pub(super) fn carrier_to(&self, remote: Ip) -> &'static str {
+    /// By what connections to this address go now. Where the engine has said nothing of its network, by what is at the address itself, or else by what
+    /// most of them have.
+    pub(super) fn way_to(&self, remote: Ip) -> Way {
+        let known = self.networks.of(remote);
         let remote = address(remote).to_canonical();
-        let there = self.0.iter().find(|(engine, _)| engine.ip().to_canonical() == remote);
-        let by_datagrams = self.0.values().filter(|peer| peer.is_by_datagrams).count();
-        let most = if 2 * by_datagrams > self.0.len() { DATAGRAM } else { TRUNK };
-        there.map_or(most, |(_, peer)| peer.carrier())
+        let there = match known {
+            Some((engine, _)) => self.all.get_key_value(&engine),
+            None => self.all.iter().find(|(engine, _)| engine.ip().to_canonical() == remote),
+        };
+        let by_datagrams = self.all.values().filter(|peer| peer.is_by_datagrams).count();
+        let most = if 2 * by_datagrams > self.all.len() { DATAGRAM } else { TRUNK };
+        Way {
+            carrier: Some(there.map_or(most, |(_, peer)| peer.carrier())),
+            engine: there.map(|(engine, _)| *engine),
+            tenant: known.and_then(|(_, tenant)| Some(tenant?.to_owned())),
+        }
     }
 
     fn shown(&self, sees_all: bool) -> Vec<Shown> {
@@ -141,14 +207,15 @@ impl Peers {
             carrier: peer.carrier(),
             state: super::metrics::words(&format!("{:?}", peer.state)),
             why: peer.why(),
+            tenants: self.tenants(address),
             peer: Peer { counts: peer.counts.filter(|_| sees_all), ..*peer },
         };
-        self.0.iter().map(show).collect()
+        self.all.iter().map(show).collect()
     }
 }
 
 impl Peer {
-    fn carrier(&self) -> &'static str {
+    pub(super) fn carrier(&self) -> &'static str {
         if self.is_by_datagrams { DATAGRAM } else { TRUNK }
     }
 
@@ -161,7 +228,7 @@ impl Peer {
     }
 }
 
-fn address(ip: Ip) -> IpAddr {
+pub(super) fn address(ip: Ip) -> IpAddr {
     ip.to_v4().map_or_else(|| Ipv6Addr::from(ip.0).into(), IpAddr::from)
 }
 
@@ -179,7 +246,11 @@ impl Server {
     pub(super) fn engine_shown(&self, sees_all: bool) -> Option<EngineShown> {
         let engine = &self.engine;
         let pid = || self.families.get(&engine.client()?).map(|family| family.pid);
-        engine.is_wanted().then(|| EngineShown { pid: pid(), peers: engine.peers.shown(sees_all) })
+        engine.is_wanted().then(|| EngineShown {
+            pid: pid(),
+            hosts: engine.peers.file,
+            peers: engine.peers.shown(sees_all),
+        })
     }
 }
 

@@ -136,6 +136,8 @@ impl Server {
             | Request::Sought { .. }
             | Request::Found { .. }
             | Request::Stays { .. }
+            | Request::Listed { .. }
+            | Request::Network { .. }
             | Request::Peer { .. } => return self.act_for_carrier(client, &asked),
             // It is registered already; what anybody may ask, `act` does.
             Request::Resume

@@ -152,7 +152,7 @@ impl Server {
             helpers: Helpers::new(options.helper.clone()),
             remains: Remains::default(),
             pumps: Pumps::new(options.pump),
-            engine: Engine::new(options.engine),
+            engine: Engine::new(options.hosts.clone()),
             metrics: Metrics::default(),
             promote: options.promote,
             wander: Wander::new(options.wander),
@@ -231,6 +231,7 @@ impl Server {
                 }
                 Err(error) => tracing::error!("{error}; the old policy stays"),
             }
+            self.hand_hosts_over();
         }
         false
     }

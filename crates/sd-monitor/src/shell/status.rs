@@ -9,7 +9,7 @@ mod roads;
 use super::family::Family;
 use super::files::comm;
 use super::looks::What;
-use super::peers::EngineShown;
+use super::peers::{EngineShown, Way};
 use super::pumps::{CARRIER, PUMPED};
 use super::rescue;
 use super::segments::{Segment, Slab};
@@ -85,8 +85,8 @@ struct Connection {
     peer: String,
     state: &'static str,
     path: &'static str,
-    /// What moves the bytes of a connection whose path is `engine`.
-    carrier: Option<&'static str>,
+    #[serde(flatten)]
+    way: Way,
     reason: Option<&'static str>,
     #[serde(flatten)]
     history: History,
@@ -331,13 +331,13 @@ impl Server {
             if let Some(key) = self.channel_at(id, endpoint).filter(|_| shown.path == "shm")
                 && self.is_pumped(key)
             {
-                (shown.path, shown.carrier, shown.reason) = ("engine", Some(CARRIER), Some(PUMPED));
+                (shown.path, shown.way, shown.reason) = ("engine", Way::by(CARRIER), Some(PUMPED));
             }
             if let Some(key) = self.channel_at(id, endpoint).filter(|_| shown.path == "shm")
                 && self.is_of_engine(key)
             {
                 let remote = Ip(family.slab.address(endpoint, slab::End::Remote));
-                (shown.path, shown.carrier) = ("engine", Some(self.engine.peers.carrier_to(remote)));
+                (shown.path, shown.way) = ("engine", self.engine.peers.way_to(remote));
             }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
             let offer = endpoint.generation.load(Ordering::Relaxed).into();
@@ -400,7 +400,7 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
         peer: name(slab::End::Remote, ports as u16),
         state: if ports as u16 == 0 { "UNCONN" } else { "ESTABLISHED" },
         path: "kernel",
-        carrier: None,
+        way: Way::default(),
         reason: Some(if reason == Reason::None { "unknown" } else { reason.text() }),
         history: History::default(),
         rx_bytes,

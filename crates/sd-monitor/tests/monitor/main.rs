@@ -46,7 +46,7 @@ fn monitor_process() {
         pump,
         metrics,
         promote,
-        engine: std::env::var_os("SD_TEST_ENGINE").is_some(),
+        hosts: std::env::var_os("SD_TEST_HOSTS").map(Into::into),
         wander: None,
     };
     let ended = sd_monitor::run(options);

@@ -56,6 +56,50 @@ fn what_an_engine_says_is_shown_until_it_ends() {
     engine(&server).control.tell(peer(8, PeerState::Up), &[]);
 }
 
+/// What comes unasked, of which the first descriptor is read.
+fn hosts_file(engine: &Client) -> String {
+    let (reply, mut fds) = engine.control.receive().unwrap();
+    assert_eq!((reply, fds.len()), (Reply::Hosts, 2));
+    let (folder, file) = (std::fs::File::from(fds.pop().unwrap()), std::fs::File::from(fds.pop().unwrap()));
+    assert!(folder.metadata().unwrap().is_dir());
+    std::io::read_to_string(file).unwrap()
+}
+
+#[test]
+fn an_engine_gets_the_hosts_file_and_what_it_makes_of_it_is_shown() {
+    let server = Server::start_with_engine();
+    let file = server.directory().join("hosts");
+    std::fs::write(&file, "one").unwrap();
+    let client = Client::register(&server);
+    client.control.tell(Request::Engine, &[]);
+    assert_eq!(hosts_file(&client), "one");
+    assert_eq!(client.control.receive().unwrap().0, Reply::Ok);
+    std::fs::write(&file, "two").unwrap();
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    assert_eq!(hosts_file(&client), "two");
+    let listed = |mistaken, line, names| Request::Listed { mistaken, line, names };
+    let (ip, engine) = (Ip::v4([10, 1, 0, 0]), Ip::v4([10, 0, 0, 2]));
+    client.control.tell(listed(false, 0, 1), &[]);
+    let tenant = sd_proto::Name::of("blue");
+    client.control.tell(Request::Network { ip, prefix: 16, engine, port: 7, tenant }, &[]);
+    client.control.tell(peer(7, PeerState::Up), &[]);
+    let seen = client.control.status()["engine"].clone();
+    assert_eq!(seen["hosts"], serde_json::json!({"mistake": null, "unresolved": 1}));
+    assert_eq!(seen["peers"][0]["tenants"], serde_json::json!(["blue"]));
+    let all = parse(&page(&server.directory().join("metrics.sock")));
+    let of = |name: &str| all[&format!("socksdirect_engine_{name}")];
+    assert_eq!(of("peer_tenant{peer=\"10.0.0.2:7\",tenant=\"blue\"}"), 1.0);
+    assert_eq!(of("peer_carrier{peer=\"10.0.0.2:7\",carrier=\"trunk\"}"), 1.0);
+    assert_eq!((of("names_unresolved"), of("hosts_file_mistaken")), (1.0, 0.0));
+    // What is not taken takes nothing away; what is begins anew.
+    client.control.tell(listed(true, 3, 1), &[]);
+    let seen = client.control.status()["engine"].clone();
+    assert_eq!((&seen["hosts"]["mistake"], seen["peers"].as_array().map(Vec::len)), (&3.into(), Some(1)));
+    client.control.tell(listed(false, 0, 0), &[]);
+    let seen = client.control.status()["engine"].clone();
+    assert_eq!((&seen["hosts"]["mistake"], seen["peers"].as_array().map(Vec::len)), (&().into(), Some(0)));
+}
+
 #[test]
 fn a_monitor_without_a_hosts_file_has_none() {
     let server = Server::start();

@@ -98,8 +98,9 @@ impl Server {
         let mut server = Server::prepare();
         server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
         let place = format!("unix:{}", server.directory().join("metrics.sock").display());
+        let hosts = server.directory().join("hosts");
         server.restart_with(|command| {
-            command.env("SD_TEST_ENGINE", "1").env("SD_TEST_METRICS", place);
+            command.env("SD_TEST_HOSTS", hosts).env("SD_TEST_METRICS", place);
         });
         server
     }

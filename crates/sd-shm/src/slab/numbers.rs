@@ -146,6 +146,8 @@ pub enum Moved {
     Sparse = 9,
     /// To the kernel: each message had to wake somebody.
     Woken = 10,
+    /// To the kernel: the hosts file has changed.
+    Unlisted = 11,
 }
 else Never
 }
@@ -165,6 +167,7 @@ impl Moved {
             Moved::Bulk => "bulk",
             Moved::Sparse => "sparse",
             Moved::Woken => "each message wakes its reader",
+            Moved::Unlisted => "the hosts file has changed",
         }
     }
 }

@@ -54,6 +54,7 @@ pub(crate) fn why_the_peer_wishes(flags: u32) -> Moved {
         Some(Advice::Bulk) => Moved::Bulk,
         Some(Advice::Sparse) => Moved::Sparse,
         Some(Advice::Woken) => Moved::Woken,
+        Some(Advice::Unlisted) => Moved::Unlisted,
         None => Moved::Followed,
     }
 }

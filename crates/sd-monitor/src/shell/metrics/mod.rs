@@ -203,7 +203,7 @@ impl Server {
     fn gather_rest(&self, sums: &mut Sums) {
         sums.counters = self.counters;
         sums.offers_waiting = self.core.offers.len() as u64;
-        sums.peers = peers::seen(&self.engine.peers);
+        sums.peers = peers::seen(&self.engine.peers, self.engine.client().is_some());
         sums.processes = self.core.members.len() as u64;
         sums.channels = self.core.channels.len() as u64;
         sums.listeners = self.core.listeners.iter().count() as u64;

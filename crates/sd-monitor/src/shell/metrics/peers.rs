@@ -9,11 +9,21 @@ use prometheus_client::registry::Unit;
 use sd_proto::PeerState;
 use std::fmt;
 
+/// Other engines, and how this host's one has taken the hosts file.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Engines {
+    peers: Vec<Peer>,
+    /// The file that is there is not in force; names without an address.
+    file: Option<(bool, u32)>,
+}
+
 /// How the engine stands with another one, and what both have exchanged.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+struct Peer {
     address: String,
     is_up: bool,
+    carrier: &'static str,
+    tenants: Vec<String>,
     rtt_ns: u64,
     connections: u64,
     /// Sent, and received.
@@ -24,12 +34,14 @@ pub(super) struct Peer {
 }
 
 /// All of them.
-pub(super) fn seen(peers: &Peers) -> Vec<Peer> {
+pub(super) fn seen(peers: &Peers, is_there: bool) -> Engines {
     let one = |(address, peer): (&std::net::SocketAddr, &super::super::peers::Peer)| {
         let counts = peer.counts?;
         Some(Peer {
             address: address.to_string(),
             is_up: peer.state == PeerState::Up,
+            carrier: peer.carrier(),
+            tenants: peers.tenants(address),
             rtt_ns: counts.rtt_ns,
             connections: counts.connections.into(),
             bytes: [counts.bytes_sent, counts.bytes_received],
@@ -37,14 +49,27 @@ pub(super) fn seen(peers: &Peers) -> Vec<Peer> {
             again: [counts.said_again, counts.retransmitted],
         })
     };
-    peers.iter().filter_map(one).collect()
+    Engines { peers: peers.iter().filter_map(one).collect(), file: is_there.then(|| peers.file()) }
 }
 
 /// Nothing where there is no engine.
-pub(super) fn encode(peers: &[Peer], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn encode(engines: &Engines, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if let Some((is_mistaken, unresolved)) = engines.file {
+        let help = "Whether the hosts file has a mistake, so that the one before is in force";
+        gauge(to, "engine_hosts_file_mistaken", help, is_mistaken.into())?;
+        let help = "Names of the hosts file that have no address";
+        gauge(to, "engine_names_unresolved", help, unresolved.into())?;
+    }
+    let peers = &engines.peers[..];
     if peers.is_empty() {
         return Ok(());
     }
+    let help = "What carries packets to another host's engine now";
+    pairs(to, ("engine_peer_carrier", help), "carrier", peers.iter().map(|peer| (peer, peer.carrier)))?;
+    let tenants =
+        peers.iter().flat_map(|peer| peer.tenants.iter().map(move |tenant| (peer, tenant.as_str())));
+    let help = "A tenant that has networks behind another host's engine";
+    pairs(to, ("engine_peer_tenant", help), "tenant", tenants)?;
     gauges(to, "engine_peer_up", "Whether another host's engine is reached", peers, |peer| {
         peer.is_up.into()
     })?;
@@ -66,6 +91,25 @@ pub(super) fn encode(peers: &[Peer], to: &mut DescriptorEncoder<'_>) -> fmt::Res
     counters(to, ("engine_peer_retransmissions", help), peers, ("by", ["engine", "kernel"]), |peer| {
         peer.again
     })
+}
+
+fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, count: u64) -> fmt::Result {
+    ConstGauge::new(count).encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+/// One for each that there is.
+fn pairs<'a>(
+    to: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    label: &'static str,
+    all: impl Iterator<Item = (&'a Peer, &'a str)>,
+) -> fmt::Result {
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (peer, value) in all {
+        let labels = [("peer", peer.address.as_str()), (label, value)];
+        ConstGauge::new(1u64).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn gauges(

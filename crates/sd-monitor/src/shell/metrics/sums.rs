@@ -4,7 +4,7 @@
 
 use super::super::family::Family;
 use super::super::server::Counters;
-use super::peers::{self, Peer};
+use super::peers::{self, Engines};
 use super::serve::Shared;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -44,7 +44,7 @@ pub(super) struct Sums {
     pub(super) descriptors_share: u64,
     pub(super) counters: Counters,
     /// Other hosts' engines.
-    pub(super) peers: Vec<Peer>,
+    pub(super) peers: Engines,
 }
 
 /// Waits that ended while a thread looked, and those that it slept through.

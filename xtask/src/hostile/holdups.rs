@@ -1,7 +1,7 @@
 //! Nobody is held up: not the monitor, not servers, not clients.
 
 use super::Test;
-use super::honest::{contact, contact_by, on_busy, watched};
+use super::honest::{contact, contact_by, patiently, watched};
 use super::world::{TIMEOUT, User, With, World};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, procfs};
@@ -202,7 +202,7 @@ fn flood(world: &mut World) -> Result<String> {
     unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?)) };
     let mut server = Proc::start(&mut command, "serve", world.path())?;
     server.wait_for_text("listening", TIMEOUT)?;
-    let greet = |user, with, line: &'static str| on_busy(|| contact(world, user, with, port, line));
+    let greet = |user, with, line: &'static str| patiently(|| contact(world, user, with, port, line));
     greet(User::Alice, With::Sd, "hello")?;
     let before = procfs::fd_count(server.pid());
     let mut most = 0;

@@ -103,7 +103,7 @@ impl fmt::Display for Mistake {
 impl std::error::Error for Mistake {}
 
 impl Hosts {
-    /// Reads the file, and the keys that it names. Names are not looked up: their engines are added by [`Hosts::with`].
+    /// Reads the file, and the keys that it names. Names are not looked up: their engines are added by `Hosts::with`.
     pub fn read(path: &Path) -> Result<Hosts, Mistake> {
         let file = File::open(path).map_err(Mistake::new)?;
         Hosts::parse(&text_of(&file)?, path.parent().unwrap_or(Path::new("")))

@@ -84,6 +84,9 @@ struct Maker {
     steps: &'static Steps,
 }
 
+/// A figure of what redis-benchmark has said.
+type Of = fn(super::roads::Said) -> f64;
+
 impl Maker {
     /// Medians at each point, the roads in turn.
     fn measured(&self, points: &[Point<'_>]) -> Result<[Vec<(f64, f64)>; 3]> {
@@ -229,7 +232,7 @@ impl Maker {
         let mut bars = Vec::new();
         for connections in [1, 10] {
             let ask = Redis { connections, bytes: 4, clients: 1 };
-            let wanted: [(&str, fn(super::roads::Said) -> f64); 2] =
+            let wanted: [(&str, Of); 2] =
                 [("median", |said| said.p50_us), ("99th percentile", |said| said.p99_us)];
             for (name, of) in wanted {
                 let measure = move |roads: &Roads, road| Ok(of(roads.redis(road, ask)?));

@@ -44,7 +44,7 @@ fn run(stage: &Stage, item: &Item, choice: &Choice) -> Result<Outcomes> {
         (format!("--dlpath={folder}"), format!("--schedule={folder}/parallel_schedule"));
     let (host, port) = (format!("--host={}", pair.address()), format!("--port={PORT}"));
     let args = [&input, &output, &library, &schedule, &host, &port, PROGRAMS, "--user=postgres"];
-    let mut command = user.command(here, pair.side, &program, &args.map(|word| word.as_ref()))?;
+    let mut command = user.command(here, pair.side, &program, &args)?;
     let (word, text) = pair.test(command.current_dir(&folder), "pg_regress", LIMIT)?;
     let differences = std::fs::read_to_string(format!("{folder}/regression.diffs")).unwrap_or_default();
     stage.write_log("pg_regress", &(text.clone() + &differences), word.clone())?;

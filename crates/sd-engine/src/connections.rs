@@ -30,7 +30,7 @@ impl Connections {
     /// It is needed soon.
     pub(crate) fn soon(&self, id: u64) {
         if let Some((_, Some(connection))) = self.places.get(id as u32 as usize) {
-            sd_sys::mem::prefetch_all(&raw const **connection);
+            sd_sys::mem::prefetch(&raw const **connection);
         }
     }
 

@@ -46,8 +46,8 @@ impl Desk {
         if let Some((seat, slot)) = self.events.get(ahead)
             && let Some((seat, slot, id)) = self.seats.at_slot(*seat, *slot)
         {
-            sd_sys::mem::prefetch_all(seat.end.theirs(slot));
-            sd_sys::mem::prefetch_all(seat.end.own(slot));
+            sd_sys::mem::prefetch(seat.end.theirs(slot));
+            sd_sys::mem::prefetch(seat.end.own(slot));
             self.connections.soon(id);
         }
         if let Some((seat, slot)) = ahead.checked_sub(AHEAD).and_then(|ahead| self.events.get(ahead))

@@ -257,28 +257,11 @@ pub fn page_size() -> usize {
     }
 }
 
-/// Says that what lies there is needed soon, so that the processor fetches it meanwhile. Any address will do.
+/// Says that a value is needed soon, so that the processor fetches it meanwhile. Any address will do.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which never faults.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
-}
-
-/// The same for all of a value.
-#[inline(always)]
-pub fn prefetch_all<T>(at: *const T) {
     for line in (0..size_of::<T>()).step_by(64) {
-        prefetch(at.wrapping_byte_add(line));
+        crate::arch::fetch_for_reading(at.wrapping_byte_add(line).cast());
     }
 }
 

@@ -80,6 +80,13 @@ pub fn fetch_for_writing(at: *const u8) {
     unsafe { asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
 }
 
+/// Asks for the cache line of an address, to be read soon. It may be any address.
+#[inline(always)]
+pub fn fetch_for_reading(at: *const u8) {
+    // SAFETY: a hint, which never faults and changes nothing.
+    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
+}
+
 /// Reads eight bytes that a peer may be writing.
 ///
 /// # Safety

@@ -5,7 +5,7 @@
 //! x86-64 is what the project runs on. aarch64 is written and checked by the compiler (`cargo xtask ci`), and its words are
 //! tried under an emulator now and then; nobody has run the library there.
 //!
-//! Each file has the same names: [`syscall6`]; [`ticks`] and [`ticks_per_second`]; [`fence_full`], [`fence_after_change`]; [`fetch_for_writing`],
+//! Each file has the same names: [`syscall6`]; [`ticks`] and [`ticks_per_second`]; [`fence_full`], [`fence_after_change`]; [`fetch_for_writing`], [`fetch_for_reading`],
 //! [`load8`], [`store8`] and [`copy_string`] for memory that a peer may write; [`stack_pointer`]; [`add_unlocked`]; the words
 //! of a thread ([`block`], [`record`], [`set_record`], [`section_enter`], [`section_leave`]); and, for `sd-preload`, the macros
 //! `jump_to!`, `jump_to_chosen!`, `handler_entry!` and `unwinder!`.
@@ -26,7 +26,9 @@ pub use x86_64::*;
 #[cfg(miri)]
 mod plain;
 #[cfg(miri)]
-pub use plain::{copy_string, fence_after_change, fence_full, fetch_for_writing, load8, store8};
+pub use plain::{
+    copy_string, fence_after_change, fence_full, fetch_for_reading, fetch_for_writing, load8, store8,
+};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!(

@@ -13,6 +13,9 @@ pub fn fence_after_change() {
 /// A hint that nobody needs here.
 pub fn fetch_for_writing(_: *const u8) {}
 
+/// The same.
+pub fn fetch_for_reading(_: *const u8) {}
+
 /// Reads eight bytes.
 ///
 /// # Safety

@@ -98,6 +98,7 @@ fn an_engine_gets_the_hosts_file_and_what_it_makes_of_it_is_shown() {
     client.control.tell(listed(false, 0, 0), &[]);
     let seen = client.control.status()["engine"].clone();
     assert_eq!((&seen["hosts"]["mistake"], seen["peers"].as_array().map(Vec::len)), (&().into(), Some(0)));
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

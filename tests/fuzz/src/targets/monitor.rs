@@ -206,10 +206,10 @@ fn of_promotion((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
 fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
     match b & 48 {
         0 => Request::Engine,
-        16 if b & 64 != 0 => Request::Listed { mistaken: y & 1 != 0, line: x, names: y },
-        16 if b & 128 != 0 => {
+        16 if b & 72 == 72 => {
             Request::Network { ip: ip(a), prefix: x, engine: ip(b), port, tenant: sd_proto::Name::of("a") }
         }
+        16 if b & 64 != 0 => Request::Listed { mistaken: y & 1 != 0, line: x, names: y },
         16 => Request::Found { client: a, offer: u64::from(x), serial: b },
         48 => Request::Peer {
             ip: ip(a),
@@ -311,7 +311,7 @@ mod tests {
     fn each_kind_of_request_has_a_row() {
         let rows: std::collections::BTreeSet<u8> = (0..KINDS)
             .flat_map(|kind| {
-                [0, 2, 3, 6, 14, 22, 38, 54, 70, 134, 150]
+                [0, 2, 3, 6, 14, 22, 38, 54, 70, 86, 94, 134, 150]
                     .map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
             })
             .collect();

@@ -58,6 +58,9 @@ enum Fault {
 const FAULTS: [Fault; 6] =
     [Fault::Killed, Fault::Ended, Fault::Paused, Fault::NoMonitor, Fault::Cut, Fault::Lossy];
 
+/// So many connections that ended otherwise are said.
+const SHOWN: usize = 4;
+
 /// SplitMix64.
 struct Dice(u64);
 
@@ -128,6 +131,12 @@ impl Done {
         let Some(engine) = host.engines()?.first().copied() else { return Ok(()) };
         self.deaths.push(now()?);
         Ok(kill(Pid::from_raw(engine as i32), signal)?)
+    }
+
+    /// What was done between these moments: seconds behind the first.
+    fn acts_between(&self, begin: f64, end: f64) -> Vec<(f64, Fault, usize)> {
+        let within = self.acts.iter().filter(|act| begin - 10.0 < act.0 && act.0 < end);
+        within.map(|(at, fault, side)| ((at - begin).round(), *fault, *side)).collect()
     }
 
     /// Whether an engine has died between these moments.
@@ -219,12 +228,13 @@ fn judge(said: &str, done: &Done) -> Result<Counts> {
         match how {
             "done" => {}
             "reset" if done.has_death(begin.parse()?, end.parse()?) => counts.reset += 1,
-            _ => wrong.push(line),
+            _ => wrong.push(format!("{line} {:?}", done.acts_between(begin.parse()?, end.parse()?))),
         }
     }
     match wrong.len() {
         0 => Ok(counts),
-        more => fail!("{more} of {}: {}; what was done: {:?}", counts.all, wrong.join(" | "), done.acts),
+        // Of a message only the end is kept where it is long.
+        more => fail!("{more} of {}: {}", counts.all, wrong[..more.min(SHOWN)].join(" | ")),
     }
 }
 

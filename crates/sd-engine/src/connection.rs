@@ -79,6 +79,8 @@ pub(crate) struct Connection {
     advice: u32,
     /// The last look was ended before it had seen all.
     is_cut: bool,
+    /// The other end waits for a word that no process here rings for: that it is known where it has gone over.
+    owes_word: bool,
     pub(crate) is_touched: bool,
     pub(crate) is_hot: bool,
     pub(crate) quiet: u32,
@@ -123,6 +125,7 @@ impl Connection {
             counted: 0,
             advice: 0,
             is_cut: false,
+            owes_word: false,
             is_touched: false,
             is_hot: false,
             quiet: 0,
@@ -211,6 +214,11 @@ impl Connection {
         if self.untold() < WAITS_AT { RX_EVENT } else { RX_EVENT | TX_EVENT }
     }
 
+    /// A look is due though nothing has happened here.
+    pub(crate) fn owes_word(&mut self) -> bool {
+        std::mem::take(&mut self.owes_word)
+    }
+
     pub(crate) fn has_large(&self) -> bool {
         self.incoming.is_large
     }
@@ -254,6 +262,7 @@ impl Connection {
         let flags = words.flags & !LOCAL_FLAGS & !(FLAG_URGENT & !self.flags);
         let (new, gone) = (flags & !self.flags, self.flags & !flags);
         self.flags = flags;
+        self.owes_word |= new & FLAG_SWITCHED != 0;
         if new | gone != 0 {
             own.flags.fetch_or(new, Ordering::AcqRel);
             own.flags.fetch_and(!gone, Ordering::AcqRel);

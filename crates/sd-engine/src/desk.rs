@@ -215,8 +215,11 @@ impl Desk {
         }
         if let Some((connection, seat)) = self.with_seat(id) {
             connection.settle(seat, control);
-            if let Some(at) = connection.at.filter(|_| connection.rings() & TX_EVENT != 0) {
+            let is_much = connection.rings() & TX_EVENT != 0;
+            if let Some(at) = connection.at.filter(|_| is_much) {
                 seat.arm(at.slot, TX_EVENT);
+            }
+            if connection.owes_word() || is_much {
                 self.visit(id, links, control, false);
             }
         }

@@ -14,12 +14,13 @@ use crate::link::channel::Channel;
 use crate::memory::idle::without_forks;
 use crate::monitor::client::Counts;
 use crate::process::{PROCESS, detaching, single_threaded};
+use crate::setup::offers::{Offers, Promise};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::history;
 use crate::socket::life;
 use crate::socket::pin::Pinned;
-use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
+use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED};
 use crate::socket::token::{Half, Rx, Tx};
 use crate::socket::way_back::is_held_alone;
 use crate::socket::{addr, beneath, cold, token};
@@ -33,30 +34,10 @@ use sd_sys::lock::Lock;
 use sd_sys::section::Section;
 use sd_sys::tcp::{ESTABLISHED, SYN_DATA};
 
-/// A connection that was offered.
-struct Offered {
-    serial: u64,
-    endpoint: &'static Endpoint,
-    promise: Option<Promise>,
-    /// When the promise came.
-    promised_at: u64,
-}
-
-/// What the monitor said.
-#[derive(Clone, Copy)]
-struct Promise {
-    channel: u64,
-    side: Side,
-    ticket: u64,
-    behind: u32,
-    /// Side B: where A has shown the ticket.
-    slot: Option<(usize, u32)>,
-}
-
 /// Who finds a connection closed for a moment looks again after so long.
 const PAUSE_NS: u64 = 50_000;
 
-static OFFERS: Lock<Vec<Offered>> = Lock::new(Vec::new());
+static OFFERS: Lock<Offers> = Lock::new(Offers::new());
 /// For so long calls on watched connections look for a ticket; one that has not come by then is not waited for, and the connection is offered anew.
 const AWAITED_NS: u64 = 3_000_000_000;
 
@@ -74,43 +55,36 @@ const EARLY_MAX: usize = 64;
 static EARLY: Lock<Vec<Early>> = Lock::new(Vec::new());
 /// Tickets that side A has still to show, when they were counted last.
 static AWAITED: AtomicU32 = AtomicU32::new(0);
+/// What is late is looked for so often, and was last.
+const LOOK_NS: u64 = 100_000_000;
+static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// The generation of an endpoint whose connection was never offered; no serial.
 pub(super) const NOT_OFFERED: u32 = 0;
 
 /// Looks for tickets that side A has still to show.
 pub(super) fn look_for_tickets() {
-    if AWAITED.load(Ordering::Relaxed) != 0 {
-        crate::epoll::drain();
-        let late = {
-            let mut offers = OFFERS.lock();
-            offers.retain(|offered| {
-                let is_late = offered.is_late();
-                if is_late && is_valid(offered) {
-                    road::offer_anew(offered.endpoint);
-                }
-                !is_late
-            });
-            count_awaited(&offers);
-            take_early(|early| is_over(early.since))
-        };
-        late.iter().for_each(refuse_early);
+    if AWAITED.load(Ordering::Relaxed) == 0 {
+        return;
     }
-}
-
-fn is_over(since: u64) -> bool {
-    sd_sys::time::now_ns().saturating_sub(since) > AWAITED_NS
-}
-
-impl Offered {
-    /// It was promised, and side A has still to show the ticket.
-    fn is_awaited(&self) -> bool {
-        self.promise.is_some_and(|promise| promise.side == Side::B && promise.slot.is_none())
+    crate::epoll::drain();
+    let now = sd_sys::time::now_ns();
+    if now.saturating_sub(LOOKED_NS.load(Ordering::Relaxed)) < LOOK_NS {
+        return;
     }
-
-    fn is_late(&self) -> bool {
-        self.is_awaited() && is_over(self.promised_at)
-    }
+    LOOKED_NS.store(now, Ordering::Relaxed);
+    let until = now.saturating_sub(AWAITED_NS);
+    let late = {
+        let mut offers = OFFERS.lock();
+        let late = offers.take_late(until);
+        late.iter()
+            .filter(|offered| offered.is_valid())
+            .for_each(|offered| road::offer_anew(offered.endpoint));
+        let late = take_early(|early| early.since < until);
+        count_awaited(&offers);
+        late
+    };
+    late.iter().for_each(refuse_early);
 }
 
 /// Under the lock of [`OFFERS`].
@@ -132,63 +106,50 @@ pub(super) fn expect(endpoint: &'static Endpoint) -> u64 {
     if serial as u32 == NOT_OFFERED {
         serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     }
-    endpoint.generation.store(serial as u32, Ordering::Relaxed);
-    let mut offers = OFFERS.lock();
-    let is_over = |other: &mut Offered| core::ptr::eq(other.endpoint, endpoint) || !is_valid(other);
-    let over: Vec<Offered> = offers.extract_if(.., is_over).collect();
-    offers.push(Offered { serial, endpoint, promise: None, promised_at: 0 });
-    count_awaited(&offers);
-    drop(offers);
+    let over = {
+        let mut offers = OFFERS.lock();
+        let over = offers.add(serial, endpoint, sd_sys::time::now_ns());
+        count_awaited(&offers);
+        over
+    };
     // How many are busy between two hosts is counted by offers, so this is the moment to take back those that are over.
-    for Offered { serial, .. } in over.iter().filter(|offered| offered.promise.is_none()) {
-        crate::monitor::client::tell(&Request::Withdraw { serial: *serial }, &[]);
+    for offered in over.iter().filter(|offered| offered.promise.is_none()) {
+        crate::monitor::client::tell(&Request::Withdraw { serial: offered.serial }, &[]);
     }
     serial
 }
 
 /// Side A may not come: its connection may be over, or it may be in a call for long.
-fn count_awaited(offers: &[Offered]) {
-    let awaited = offers.iter().filter(|offered| offered.is_awaited()).count() + EARLY.lock().len();
-    AWAITED.store(awaited as u32, Ordering::Release);
-}
-
-/// The endpoint is still the one that was offered.
-fn is_valid(offered: &Offered) -> bool {
-    let Offered { serial, endpoint, .. } = offered;
-    endpoint.state_now() == State::Kernel
-        && endpoint.generation.load(Ordering::Relaxed) == *serial as u32
-        && road::word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & WATCHED != 0)
+fn count_awaited(offers: &Offers) {
+    AWAITED.store((offers.awaited() + EARLY.lock().len()) as u32, Ordering::Release);
 }
 
 /// What was offered to the monitor before, which found no other end, is offered to this one again.
 pub(super) fn monitor_is_new() {
-    OFFERS.lock().retain(|offered| {
-        let waits = offered.promise.is_none();
-        if waits && is_valid(offered) {
-            road::offer_anew(offered.endpoint);
-        }
-        !waits
-    });
+    let waiting = OFFERS.lock().take_waiting();
+    waiting
+        .iter()
+        .filter(|offered| offered.is_valid())
+        .for_each(|offered| road::offer_anew(offered.endpoint));
 }
 
 /// It was refused.
 pub(super) fn give_up(serial: u64) {
-    OFFERS.lock().retain(|offered| offered.serial != serial);
+    OFFERS.lock().give_up(serial);
 }
 
 /// The monitor has found the other end.
 pub(super) fn promised((serial, channel): (u64, u64), side: Side, ticket: u64, counts: Counts) {
     let mut offers = OFFERS.lock();
-    let found = offers.iter_mut().find(|offered| offered.serial == serial);
-    let Some(offered) = found.filter(|offered| is_valid(offered)) else { return };
-    history::awaits(offered.endpoint, Awaits::Moment);
-    super::began::note(offered.endpoint, counts.began);
+    let Some(endpoint) = offers.valid(serial) else { return };
+    history::awaits(endpoint, Awaits::Moment);
+    super::began::note(endpoint, counts.began);
     let early = take_early(|early| (early.channel, early.ticket) == (channel, ticket));
     let slot = early.first().filter(|_| side == Side::B).map(|early| early.slot);
-    offered.promise = Some(Promise { channel, side, ticket, behind: counts.behind, slot });
-    offered.promised_at = sd_sys::time::now_ns();
+    let promise = Promise { channel, side, ticket, behind: counts.behind, slot };
+    offers.promise(serial, promise, sd_sys::time::now_ns());
     if side == Side::A || slot.is_some() {
-        mark(offered.endpoint);
+        mark(endpoint);
     }
     count_awaited(&offers);
 }
@@ -206,14 +167,8 @@ pub(crate) fn shown(channel: &'static Channel, slot: usize, generation: u32) {
     let ticket = channel.map.names(slot).ticket().load(Ordering::Relaxed);
     crate::monitor::client::check_mail();
     let mut offers = OFFERS.lock();
-    let is_it = |promise: &Promise| {
-        (promise.channel, promise.side, promise.ticket) == (channel.id, Side::B, ticket)
-            && promise.slot.is_none()
-    };
-    let found = offers.iter_mut().find(|offered| offered.promise.as_ref().is_some_and(is_it));
-    match found.filter(|offered| is_valid(offered)) {
-        Some(Offered { endpoint, promise: Some(promise), .. }) => {
-            promise.slot = Some((slot, generation));
+    match offers.shown((channel.id, ticket), (slot, generation)) {
+        Some(endpoint) => {
             mark(endpoint);
             count_awaited(&offers);
         }
@@ -231,11 +186,9 @@ pub(crate) fn shown(channel: &'static Channel, slot: usize, generation: u32) {
 
 fn take(endpoint: &Endpoint) -> Option<Promise> {
     let mut offers = OFFERS.lock();
-    let at =
-        offers.iter().position(|offered| core::ptr::eq(offered.endpoint, endpoint) && is_valid(offered))?;
-    let promise = offers.swap_remove(at).promise?;
+    let promise = offers.take(endpoint);
     count_awaited(&offers);
-    Some(promise)
+    promise
 }
 
 /// Gives the connection behind a number its slot, if nobody is in a call on it. Whether it is ours now.
@@ -467,7 +420,7 @@ pub(crate) fn forked() {
         OFFERS.force_unlock();
         EARLY.force_unlock();
     }
-    OFFERS.lock().clear();
+    *OFFERS.lock() = Offers::new();
     EARLY.lock().clear();
     AWAITED.store(0, Ordering::Relaxed);
 }

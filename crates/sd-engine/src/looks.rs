@@ -63,7 +63,7 @@ impl Desk {
         !self.events.is_empty()
     }
 
-    pub(crate) fn event(&mut self, at: usize, slot: usize, links: &mut [Link], control: &mut Control) {
+    fn event(&mut self, at: usize, slot: usize, links: &mut [Link], control: &mut Control) {
         let Some(seat) = self.seats.get(at) else { return };
         let slot = slot % sd_shm::channel::SLOTS;
         if let Some(id) = seat.slots[slot] {

@@ -66,9 +66,7 @@ impl Names {
 
     /// Takes what has changed: whether something has.
     pub(crate) fn take(&mut self) -> bool {
-        let mut count = [0u8; 8];
-        // SAFETY: room for the count of an eventfd.
-        unsafe { libc::read(self.bell.raw(), count.as_mut_ptr().cast(), count.len()) };
+        let _ = sd_sys::fd::read(self.bell.raw(), &mut [0; 8]);
         let mut is_new = false;
         while let Ok((name, found)) = self.found.try_recv() {
             match found {

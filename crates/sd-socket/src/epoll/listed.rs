@@ -28,6 +28,8 @@ static BEGUN: AtomicU32 = AtomicU32::new(0);
 /// For each number, what [`BEGUN`] was when something was said about it.
 static MARKS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
 static LISTS: Lock<Vec<List>> = Lock::new(Vec::new());
+/// How many instances have ended. Changed under the lock of [`LISTS`].
+static ENDED: AtomicU32 = AtomicU32::new(0);
 
 struct List {
     epoll: &'static Epoll,
@@ -55,20 +57,28 @@ pub(super) fn registration(
     let mark = usize::try_from(fd).ok().and_then(|at| MARKS.get(at)).ok_or(Errno::EBADF);
     let Ok(mark) = mark else { return fdinfo::registration(number, fd) };
     let now = time::now_ns();
-    let mut lists = LISTS.lock();
-    lists.retain(|list| now.saturating_sub(list.at_ns) < FRESH_NS);
-    let is_it = |list: &&List| {
-        core::ptr::eq(list.epoll, epoll) && (mark.load(Ordering::Acquire).wrapping_sub(list.begun) as i32) < 0
+    let ended = {
+        let mut lists = LISTS.lock();
+        lists.retain(|list| now.saturating_sub(list.at_ns) < FRESH_NS);
+        let is_it = |list: &&List| {
+            let mark = mark.load(Ordering::Acquire);
+            core::ptr::eq(list.epoll, epoll) && (mark.wrapping_sub(list.begun) as i32) < 0
+        };
+        if let Some(list) = lists.iter().find(is_it) {
+            return Ok(find(&list.all, fd, inode));
+        }
+        ENDED.load(Ordering::Relaxed)
     };
-    if let Some(list) = lists.iter().find(is_it) {
-        return Ok(find(&list.all, fd, inode));
-    }
-    lists.retain(|list| !core::ptr::eq(list.epoll, epoll));
+    // Without the lock: whoever holds the kernel's lock of this instance for long holds up nobody at others.
     let begun = BEGUN.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     let mut all = fdinfo::all(number)?;
     all.sort_unstable_by_key(|listed| listed.fd);
     let found = find(&all, fd, inode);
-    if all.len() > SHORT && lists.len() < LISTS_MAX {
+    let mut lists = LISTS.lock();
+    lists.retain(|list| !core::ptr::eq(list.epoll, epoll));
+    // If one has ended meanwhile it may be this one, whose place another one has.
+    let is_there = ENDED.load(Ordering::Relaxed) == ended;
+    if all.len() > SHORT && lists.len() < LISTS_MAX && is_there {
         lists.push(List { epoll, begun, at_ns: now, all });
     }
     Ok(found)
@@ -90,5 +100,7 @@ pub(crate) fn forked() {
 
 /// The instance is gone: its place may be used for another.
 pub(super) fn forget(epoll: &'static Epoll) {
-    LISTS.lock().retain(|list| !core::ptr::eq(list.epoll, epoll));
+    let mut lists = LISTS.lock();
+    ENDED.fetch_add(1, Ordering::Relaxed);
+    lists.retain(|list| !core::ptr::eq(list.epoll, epoll));
 }

@@ -97,14 +97,16 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     kernels_own(domain, ty, protocol).inspect(|fd| begin(*fd)).into()
 }
 
-/// Without a record the socket is the kernel's alone: other threads were faster.
+/// Where other threads were faster, and have all records, the number's own word counts.
 fn begin(fd: c_int) {
     let claim = |first: &First| {
         let now = first.word.load(Ordering::Relaxed);
         is_free(first)
             && first.word.compare_exchange(now, CLOSED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    let Some((at, first)) = RECORDS.iter().enumerate().find(|(_, first)| claim(first)) else { return };
+    let Some((at, first)) = RECORDS.iter().enumerate().find(|(_, first)| claim(first)) else {
+        return super::unregistered::begin(fd);
+    };
     first.number.store(fd, Ordering::Relaxed);
     first.messages.store(0, Ordering::Relaxed);
     first.looked_at_ms.store(now_ms(), Ordering::Relaxed);
@@ -312,4 +314,25 @@ pub(crate) fn before_fork() {
 pub(crate) fn forked() {
     numbers().for_each(stays);
     RECORDS.iter().for_each(|first| first.word.store(0, Ordering::Relaxed));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Threads that make sockets at once all find room, and not all of them get a record.
+    #[test]
+    fn who_finds_no_record_is_counted_all_the_same() {
+        assert!(table::init());
+        let made: Vec<_> = (0..=FIRSTS).map(|_| sd_sys::fd::eventfd(0).unwrap()).collect();
+        made.iter().for_each(|one| begin(one.raw()));
+        let led = |is_it: fn(&Entry) -> bool| made.iter().filter(|one| is_it(&table::get(one.raw()))).count();
+        assert_eq!(led(|entry| matches!(entry, Entry::First(_))), FIRSTS);
+        assert_eq!(led(|entry| matches!(entry, Entry::Early)), 1);
+        for one in made {
+            stays(one.raw());
+            super::super::unregistered::stays(one.raw());
+        }
+    }
 }

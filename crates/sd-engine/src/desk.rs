@@ -12,9 +12,9 @@ use sd_shm::channel::{FLAG_DEAD, SlotState};
 use sd_shm::promotion::Advice;
 use std::collections::{HashMap, VecDeque};
 
-/// Bytes of all connections of one peer that wait for others before them, with what each piece costs. Trunks keep the order, so there are
-/// none unless a trunk was made anew.
-pub(crate) const EARLY_MAX: usize = 16 << 20;
+/// Bytes of all connections of one peer that wait for others before them, with what each piece costs: more than that no sender has on its way
+/// (`sd_link::congestion`).
+pub(crate) const EARLY_MAX: usize = 64 << 20;
 
 /// See the module.
 #[derive(Default)]

@@ -9,8 +9,9 @@ use sd_shm::channel::GEOMETRY;
 use sd_shm::rings::Rings;
 use std::collections::BTreeMap;
 
-/// Bytes of one connection that wait for others before them.
-pub(crate) const EARLY_MAX: usize = 1 << 20;
+/// Bytes of one connection that wait for others before them, with what the pieces cost. More than a full ring of a sender that keeps to its credit: where one
+/// packet is lost, all that is in there may come before it is sent again.
+pub(crate) const EARLY_MAX: usize = 4 << 20;
 /// What each piece of those costs besides its bytes.
 const EARLY_EACH: usize = 96;
 
@@ -27,7 +28,8 @@ pub(crate) struct Incoming {
     /// The message that is coming, where its payload lies, and how much of that is here.
     piece: Option<(Piece, (u32, u32), u32)>,
     has_ended: bool,
-    early: BTreeMap<u64, Box<[u8]>>,
+    /// By position; no two overlap.
+    early: BTreeMap<u64, Vec<u8>>,
     /// What waits early, with its costs.
     pub(crate) early_bytes: usize,
     /// Pieces with payload that were put into the ring.
@@ -74,11 +76,7 @@ impl Incoming {
         wants_time: bool,
     ) -> Result<(), Corrupt> {
         if position > self.at {
-            let before = self.early.get(&position).map_or(0, |before| before.len() + EARLY_EACH);
-            if bytes.len() + EARLY_EACH > before {
-                self.early_bytes += bytes.len() + EARLY_EACH - before;
-                self.early.insert(position, bytes.into());
-            }
+            self.keep(position, bytes);
             return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
         }
         self.feed_rest(there, position, bytes, wants_time)?;
@@ -88,6 +86,31 @@ impl Incoming {
             self.feed_rest(there, position, &bytes, wants_time)?;
         }
         Ok(())
+    }
+
+    /// Keeps of this what is not there yet, behind what it continues.
+    fn keep(&mut self, mut position: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let next = self.early.range(position.saturating_add(1)..).next().map(|(next, _)| *next);
+            let before = self.early.range_mut(..=position).next_back();
+            let end = before.as_ref().map_or(0, |(at, piece)| **at + piece.len() as u64);
+            if end > position {
+                let known = bytes.len().min((end - position) as usize);
+                (position, bytes) = (end, bytes.get(known..).unwrap_or_default());
+                continue;
+            }
+            let free = next.map_or(usize::MAX, |next| (next - position) as usize);
+            let (now, rest) = bytes.split_at(bytes.len().min(free));
+            self.early_bytes += now.len();
+            match before.filter(|_| end == position) {
+                Some((_, piece)) => piece.extend_from_slice(now),
+                None => {
+                    self.early_bytes += EARLY_EACH;
+                    self.early.insert(position, now.to_vec());
+                }
+            }
+            (position, bytes) = (position + now.len() as u64, rest);
+        }
     }
 
     /// The part that has not come before.

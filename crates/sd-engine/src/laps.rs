@@ -53,6 +53,11 @@ impl Laps {
         self.0.get(at + 1).map_or(within, |next| within.min(next.stream - HEADER))
     }
 
+    /// Places in the stream from here on are known.
+    pub(crate) fn known_from(&self) -> u64 {
+        self.0.front().map_or(0, |lap| lap.stream)
+    }
+
     /// Nobody asks about what is before this place in the stream.
     pub(crate) fn forget_before(&mut self, stream: u64) {
         while self.0.get(1).is_some_and(|next| next.stream <= stream) {

@@ -281,8 +281,8 @@ pub enum Request {
     /// A connection that the kernel has made, on which nobody is in a call and nothing waits to be sent: if the other end is
     /// offered too, both can be moved to shared memory. Descriptor: its socket, which alone is believed. Answer: [`Reply::Ok`],
     /// it waits for the other end or has found it ([`Reply::Promote`] comes); [`Reply::Error`] with [`ErrorCode::Denied`]: it
-    /// stays as it is; with [`ErrorCode::InUse`]: something waits to be sent after all. Until the answer nobody may be in a call on
-    /// the socket.
+    /// stays as it is; with [`ErrorCode::InUse`]: something waits to be sent after all, or the offer is older than
+    /// [`OFFER_MAX_MS`](crate::OFFER_MAX_MS). Until the answer nobody may be in a call on the socket.
     63 Offer {
         /// The sender's own name for this offer.
         serial: u64,
@@ -299,6 +299,8 @@ pub enum Request {
         messages: u32,
         /// Bytes that they have moved, in both directions.
         bytes: u64,
+        /// When this was asked, in ms of CLOCK_REALTIME, which all time namespaces share.
+        asked_ms: u64,
     } brings 1, answered;
     /// From `sd demote`: connections that were promoted are to go back to the kernel's, of the user's own processes; of all for root and the
     /// monitor's user. Answer: [`Reply::Demoted`] or [`Reply::Error`]. Allowed before Hello.

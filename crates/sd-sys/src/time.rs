@@ -34,6 +34,12 @@ pub fn real() -> libc::timespec {
     ts
 }
 
+/// The same, in milliseconds.
+pub fn real_ms() -> u64 {
+    let now = real();
+    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
+}
+
 /// The processor's clock, which is cheap, in units of its own: see [`Interval`] and [`ns_of_ticks`].
 #[inline(always)]
 pub fn ticks() -> u64 {

@@ -243,6 +243,7 @@ fn of_promotion(all: &mut Vec<Request>, port: u16) {
             received: u32::MAX,
             messages: serial as u32,
             bytes: serial,
+            asked_ms: sd_sys::time::real_ms(),
         },
     ));
     for (pid, port) in [(0, 0), (1, 0), (0, port), (u32::MAX, 0)] {

@@ -208,7 +208,9 @@ fn look(question: Question, message: &mut Message) -> bool {
     match question {
         Question::Listener => message.listener = descriptors::check_listener(fd.as_fd()),
         Question::Bound => message.listener = descriptors::check_bound(fd.as_fd()),
-        Question::Connected => message.connected = descriptors::check_connected(fd.as_fd()),
+        Question::Connected(asked_ms) => {
+            message.connected = descriptors::check_connected(fd.as_fd(), asked_ms);
+        }
     }
     message.listener.is_ok() || message.connected.is_ok()
 }

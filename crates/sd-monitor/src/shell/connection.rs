@@ -25,7 +25,8 @@ pub(crate) struct Identity {
 pub(crate) enum Question {
     Listener,
     Bound,
-    Connected,
+    /// When that was asked ([`Request::Offer`]).
+    Connected(u64),
 }
 
 /// The user of a child that has not said anything. No process has this number.
@@ -88,7 +89,7 @@ impl Message {
         let question = match Request::decode(self.bytes()) {
             Ok(Request::Listen { .. } | Request::CannotTake) => Question::Listener,
             Ok(Request::WillListen { .. }) => Question::Bound,
-            Ok(Request::Offer { .. }) => Question::Connected,
+            Ok(Request::Offer { asked_ms, .. }) => Question::Connected(asked_ms),
             _ => return None,
         };
         (!self.is_cut && self.fds.len() == 1).then_some(question)

@@ -9,7 +9,7 @@
 
 use crate::core::offers::{Facts, Numbers};
 use nix::sys::socket::SockaddrStorage;
-use sd_proto::Ip;
+use sd_proto::{Ip, OFFER_MAX_MS};
 use sd_sys::origins::Origins;
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -170,8 +170,8 @@ fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
 }
 
 /// Checks for an established TCP connection that is bound to no device. As [`check_listener`], not for the main thread. Nobody may be in
-/// a call on it (`sd_sys::origins`).
-pub(crate) fn check_connected(fd: BorrowedFd<'_>) -> Result<Facts, Unfit> {
+/// a call on it (`sd_sys::origins`), and who asked long ago may be by now: then its numbers are to be asked for later.
+pub(crate) fn check_connected(fd: BorrowedFd<'_>, asked_ms: u64) -> Result<Facts, Unfit> {
     check_tcp(fd)?;
     let raw = fd.as_raw_fd();
     let Owned { netns, ip, port, cookie, .. } = owned(fd, libc::AF_INET)?;
@@ -182,7 +182,10 @@ pub(crate) fn check_connected(fd: BorrowedFd<'_>) -> Result<Facts, Unfit> {
     if info.state != sd_sys::tcp::ESTABLISHED || info.options & sd_sys::tcp::SYN_DATA != 0 {
         return Err(Unfit);
     }
-    Ok(Facts { netns, cookie, local: (ip, port), remote, numbers: numbers(raw) })
+    // Last of all. A monitor that is stopped between this look and the answer, for longer than the rest of the sender's patience, is out of luck.
+    let is_late = sd_sys::time::real_ms().saturating_sub(asked_ms) > OFFER_MAX_MS;
+    let numbers = if is_late { Numbers::Later } else { numbers(raw) };
+    Ok(Facts { netns, cookie, local: (ip, port), remote, numbers })
 }
 
 fn numbers(connection: i32) -> Numbers {

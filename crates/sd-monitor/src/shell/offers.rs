@@ -46,7 +46,8 @@ impl Server {
         asked: Request,
         socket: Result<Facts, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
-        let Request::Offer { serial, connected, restored, sent, received, messages, bytes } = asked else {
+        let Request::Offer { serial, connected, restored, sent, received, messages, bytes, .. } = asked
+        else {
             return Err(ErrorCode::Protocol);
         };
         let mut facts = socket.map_err(|_| ErrorCode::Descriptor)?;

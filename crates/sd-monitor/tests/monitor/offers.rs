@@ -17,7 +17,17 @@ fn connection() -> (TcpStream, TcpStream) {
 
 /// Of a connection that was not restored.
 pub(crate) fn offer(serial: u64, connected: bool) -> Request {
-    Request::Offer { serial, connected, restored: false, sent: 0, received: 0, messages: 0, bytes: 0 }
+    let asked_ms = sd_sys::time::real_ms();
+    Request::Offer {
+        serial,
+        connected,
+        restored: false,
+        sent: 0,
+        received: 0,
+        messages: 0,
+        bytes: 0,
+        asked_ms,
+    }
 }
 
 /// The notice that the other end was found.
@@ -95,6 +105,7 @@ fn who_was_restored_is_known_by_what_he_was_told() {
             received,
             messages: 0,
             bytes: 0,
+            asked_ms: sd_sys::time::real_ms(),
         };
         client_b.control.tell(again, &[restored.as_raw_fd()]);
         let of_b = client_b.control.receive().unwrap().0;
@@ -115,6 +126,7 @@ fn who_was_restored_is_known_by_what_he_was_told() {
             received,
             messages: 0,
             bytes: 0,
+            asked_ms: sd_sys::time::real_ms(),
         };
         assert_eq!(client_b.control.ask(wrong, &[restored.as_raw_fd()]).0, Reply::Ok, "it waits");
         drop(other);
@@ -137,6 +149,18 @@ fn what_is_no_connection_is_refused() {
     assert_eq!(client.control.refused(offer(1, true), &[a.as_raw_fd()]), ErrorCode::Descriptor);
     let (_a, b) = connection();
     assert_eq!(client.control.ask(offer(2, false), &[b.as_raw_fd()]).0, Reply::Ok, "its other end may come");
+}
+
+#[test]
+fn an_offer_that_nobody_may_wait_for_any_more_is_not_looked_at() {
+    let server = Server::start_with_promotion("");
+    let client = Client::register(&server);
+    let (a, _b) = connection();
+    let mut late = offer(1, true);
+    let Request::Offer { asked_ms, .. } = &mut late else { unreachable!() };
+    *asked_ms -= sd_proto::OFFER_MAX_MS + 1;
+    assert_eq!(client.control.refused(late, &[a.as_raw_fd()]), ErrorCode::InUse);
+    assert_eq!(client.control.ask(offer(2, true), &[a.as_raw_fd()]).0, Reply::Ok);
 }
 
 #[test]

@@ -314,7 +314,8 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
     let (sent, received) = restored.unwrap_or_default();
     let (messages, bytes) = load(endpoint, fd);
     let restored = restored.is_some();
-    let offer = Request::Offer { serial, connected, restored, sent, received, messages, bytes };
+    let asked_ms = sd_sys::time::real_ms();
+    let offer = Request::Offer { serial, connected, restored, sent, received, messages, bytes, asked_ms };
     // Before the monitor can say more.
     history::awaits(endpoint, Awaits::Peer);
     let answer = client::question(&offer, &[fd]);

@@ -190,6 +190,7 @@ fn of_promotion((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             received: y,
             messages: x,
             bytes: b,
+            asked_ms: if b & 16 == 0 { sd_sys::time::real_ms() } else { a },
         },
         b if b & 144 == 144 => Request::Stays { client: a, offer: u64::from(x), bulk: yes },
         b if b & 128 != 0 => Request::Withdraw { serial: a },

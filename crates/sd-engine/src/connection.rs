@@ -18,7 +18,9 @@ use sd_ring::road::RoadWord;
 use sd_shm::channel::{
     FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
-use sd_shm::promotion::{Advice, FLAG_BROKEN, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED};
+use sd_shm::promotion::{
+    Advice, FLAG_ATTACHED, FLAG_BROKEN, FLAG_HEARD, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED,
+};
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
@@ -79,7 +81,7 @@ pub(crate) struct Connection {
     advice: u32,
     /// The last look was ended before it had seen all.
     is_cut: bool,
-    /// The other end waits for a word that no process here rings for: that it is known where it has gone over.
+    /// The other end waits for a word that no process here rings for: that it is known that it is there, or where it has gone over.
     owes_word: bool,
     pub(crate) is_touched: bool,
     pub(crate) is_hot: bool,
@@ -262,7 +264,7 @@ impl Connection {
         let flags = words.flags & !LOCAL_FLAGS & !(FLAG_URGENT & !self.flags);
         let (new, gone) = (flags & !self.flags, self.flags & !flags);
         self.flags = flags;
-        self.owes_word |= new & FLAG_SWITCHED != 0;
+        self.owes_word |= new & (FLAG_ATTACHED | FLAG_SWITCHED) != 0;
         if new | gone != 0 {
             own.flags.fetch_or(new, Ordering::AcqRel);
             own.flags.fetch_and(!gone, Ordering::AcqRel);
@@ -350,11 +352,12 @@ impl Connection {
             // It was told that this cannot be asked for.
             return Err(Corrupt);
         }
-        let knows = if self.flags & FLAG_SWITCHED == 0 { 0 } else { FLAG_KNOWS };
+        let known = |flag, says| if self.flags & flag == 0 { 0 } else { says };
+        let knows = known(FLAG_SWITCHED, FLAG_KNOWS) | known(FLAG_ATTACHED, FLAG_HEARD);
         let urgent = if flags & FLAG_URGENT == 0 { None } else { theirs.cold() };
         let words = Words {
             at: self.outgoing.at,
-            flags: flags & !LOCAL_FLAGS & !FLAG_KNOWS | knows | self.advice,
+            flags: flags & !(LOCAL_FLAGS | FLAG_KNOWS | FLAG_HEARD) | knows | self.advice,
             state: state as u8,
             urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
             switched_at: names.switched_at(side).load(Ordering::Relaxed),

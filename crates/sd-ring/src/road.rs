@@ -45,6 +45,8 @@ impl RoadWord {
     /// As the peer's: who carried the bytes of the rings is gone, or has let go of the slot for good. As an end's own: it has begun to say to the
     /// other one how far it has read ([`may_mend`]). Never carried to another host.
     pub const BROKEN: RoadWord = RoadWord(128);
+    /// Between hosts: it is known at this end that the other one is attached. Said by the engine of this end's host.
+    pub const HEARD: RoadWord = RoadWord(256);
 
     /// Whether all bits of `of` are set.
     #[inline]
@@ -63,7 +65,8 @@ impl BitOr for RoadWord {
 
 impl fmt::Debug for RoadWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["ATTACHED", "SWITCHED", "LEAVING", "LEFT", "WANTS_KERNEL", "RESUME", "KNOWS", "BROKEN"];
+        let names =
+            ["ATTACHED", "SWITCHED", "LEAVING", "LEFT", "WANTS_KERNEL", "RESUME", "KNOWS", "BROKEN", "HEARD"];
         let set = names.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| name);
         f.debug_list().entries(set).finish()
     }
@@ -112,11 +115,15 @@ pub fn send(own: RoadWord, peer: RoadWord, free: bool) -> Send {
 
 /// The words as the sender at an end takes them whose other end is another host's: bytes that it sends in the kernel's stream behind a switch overtake
 /// the word of that, and would be taken for bytes in front of it. So nobody leaves the ring before the other end knows where he went there.
+///
+/// So does the end of the kernel's stream. Who knows that the other end is attached waits for what it says before he believes that; and nobody
+/// goes to the ring before the other end knows that he is attached.
 #[inline]
 pub fn between_hosts(own: RoadWord, peer: RoadWord) -> [RoadWord; 2] {
     let is_untold = own.has(RoadWord::SWITCHED) && !peer.has(RoadWord::KNOWS);
     let hidden = if is_untold { RoadWord::WANTS_KERNEL.0 } else { 0 };
-    [own, peer].map(|word| RoadWord(word.0 & !hidden))
+    let unheard = if peer.has(RoadWord::HEARD) { 0 } else { RoadWord::ATTACHED.0 };
+    [RoadWord(own.0 & !hidden), RoadWord(peer.0 & !(hidden | unheard))]
 }
 
 /// What a receiver does next. It holds the right to receive.
@@ -207,7 +214,7 @@ mod tests {
 
     #[test]
     fn between_hosts_nobody_leaves_a_ring_unknown() {
-        let all = |bits: u32| (0..256).map(RoadWord).filter(move |word| word.0 & bits == 0);
+        let all = |bits: u32| (0..512).map(RoadWord).filter(move |word| word.0 & bits == 0);
         let decided = (RoadWord::LEAVING | RoadWord::LEFT | RoadWord::RESUME).0;
         for (own, peer) in all(decided).flat_map(|own| all(0).map(move |peer| (own, peer))) {
             let own = own | RoadWord::SWITCHED;
@@ -218,5 +225,21 @@ mod tests {
                 true => assert_eq!(next, send(own, peer, true), "{own:?} {peer:?}"),
             }
         }
+    }
+
+    #[test]
+    fn between_hosts_nobody_goes_to_a_ring_unheard() {
+        let attached = RoadWord::ATTACHED;
+        let next = |peer| {
+            let [own, peer] = between_hosts(attached, peer);
+            send(own, peer, true)
+        };
+        assert_eq!(
+            next(attached),
+            Send::Kernel,
+            "an end of the kernel's stream would hide what is in the ring"
+        );
+        assert_eq!(next(attached | RoadWord::HEARD), Send::Switch);
+        assert_eq!(next(attached | RoadWord::WANTS_KERNEL), Send::Decline);
     }
 }

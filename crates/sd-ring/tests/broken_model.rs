@@ -4,7 +4,8 @@
 //! Bytes are numbers. Checked in every state: each receiver has got 0, 1, 2, ... and nothing else, no frame is taken for a byte, and who is told
 //! of an end has got all. And from every state: when both ends go on, both get all, or both are reset. Mutants show that the checks can fail.
 //!
-//! An end that dies before the other one knows that it has switched is left out: its bytes are lost, as they were before.
+//! An end that dies before the other one knows that it has switched is left out where the road breaks besides: its bytes are lost, as they were
+//! before. Where the road holds, it may die at any moment, and the engines tell of that behind its bytes.
 #![cfg(not(loom))]
 
 use sd_ring::road::{self, Position, Receive, RoadWord, Send};
@@ -54,11 +55,15 @@ struct End {
     asked: Option<u64>,
     is_dead: bool,
     is_reset: bool,
+    /// The engines have said that the other end is dead.
+    is_told: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mutant {
     None,
+    /// An end goes over that does not know whether the other one has heard of it.
+    SwitchesUnheard,
     /// An end answers that does not know whether the other one expects it.
     AnswersUnasked,
     /// An end of the stream is believed in any case.
@@ -73,6 +78,9 @@ enum Mutant {
 struct Rules {
     bytes: [u8; 2],
     deaths: bool,
+    /// The road does not break, and ends die. Only then it is waited for that each has heard of the other: it makes no difference else, but for the
+    /// number of states.
+    holds: bool,
     mutant: Mutant,
 }
 
@@ -105,6 +113,7 @@ impl End {
             asked: None,
             is_dead: false,
             is_reset: false,
+            is_told: false,
         }
     }
 
@@ -126,9 +135,12 @@ impl End {
     }
 
     /// One step of the sender; false: nothing to do.
-    fn send(&mut self, most: u8) -> bool {
+    fn send(&mut self, most: u8, rules: Rules) -> bool {
         let more = self.sent < most;
-        match road::send(self.word, self.seen, true) {
+        let is_waited_for = rules.holds && rules.mutant != Mutant::SwitchesUnheard;
+        let heard = if is_waited_for { RoadWord::default() } else { RoadWord::HEARD };
+        let [own, seen] = road::between_hosts(self.word, self.seen | heard);
+        match road::send(own, seen, true) {
             Send::Kernel if more => {
                 self.write(Item::Byte(self.sent));
                 self.sent += 1;
@@ -165,20 +177,24 @@ impl State {
         if me == 0 { (a, b) } else { (b, a) }
     }
 
-    /// The engines carry one thing from `me`: a byte, or else the word.
-    fn carry(&self, me: usize) -> Option<State> {
+    /// The engines carry one thing from `me`: a byte, or else the word, or else that it is dead.
+    fn carry(&self, me: usize, rules: Rules) -> Option<State> {
         let mut after = self.clone();
         let (end, peer) = after.both(me);
         let is_carried = self.is_up && !peer.seen.has(RoadWord::BROKEN);
-        let knows = if end.seen.has(RoadWord::SWITCHED) { RoadWord::KNOWS } else { RoadWord::default() };
+        let known = |of, says| if end.seen.has(of) { says } else { RoadWord::default() };
+        let heard = known(RoadWord::ATTACHED, RoadWord::HEARD).0 * u32::from(rules.holds);
+        let knows = known(RoadWord::SWITCHED, RoadWord::KNOWS) | RoadWord(heard);
         let said = RoadWord(end.word.0 & !RoadWord::BROKEN.0) | knows;
-        if !is_carried || end.is_dead {
+        if !is_carried {
             return None;
         }
         if peer.come < end.ring.len() {
             peer.come += 1;
         } else if peer.seen != said {
             (peer.seen, peer.seen_at) = (said, end.switched_at);
+        } else if end.is_dead && !peer.is_told {
+            peer.is_told = true;
         } else {
             return None;
         }
@@ -201,6 +217,7 @@ impl State {
                 }
                 // The marker that this end has put there itself.
                 None if end.end_at.is_some() => end.left_ring = true,
+                None if end.is_told && self.is_up => end.ends(peer, mutant),
                 None => return None,
             }
             return Some(after);
@@ -222,6 +239,7 @@ impl State {
                     (end.read, end.got) = (end.read + 1, end.got + 1);
                 }
                 Some(frame) => panic!("{frame:?} is taken for a byte"),
+                None if self.is_up && end.is_untold() => return None,
                 None if peer.stream.is_empty() && peer.fate != Fate::Open => end.ends(peer, mutant),
                 None => return None,
             },
@@ -302,7 +320,7 @@ impl State {
             with(&|end, _| end.come += 1);
         }
         let is_known = self.ends[1 - me].seen.has(RoadWord::SWITCHED) || !end.word.has(RoadWord::SWITCHED);
-        if rules.deaths && !self.is_up && end.can_act() && is_known {
+        if end.can_act() && (rules.deaths && !self.is_up && is_known || rules.holds) {
             with(&|end, _| (end.is_dead, end.fate) = (true, Fate::Fin));
         }
         // A reset may overtake what was sent before it.
@@ -316,15 +334,15 @@ impl State {
         let mut all = vec![];
         for me in 0..2 {
             let mut sends = self.clone();
-            if sends.ends[me].can_act() && sends.ends[me].send(rules.bytes[me]) {
+            if sends.ends[me].can_act() && sends.ends[me].send(rules.bytes[me], rules) {
                 all.push(sends);
             }
-            all.extend(self.carry(me));
+            all.extend(self.carry(me, rules));
             all.extend(self.receive(me, rules.mutant));
             all.extend(self.mend(me, rules.mutant));
             all.extend(self.decisions(me, rules));
         }
-        if self.is_up {
+        if self.is_up && !rules.holds {
             all.push(State { is_up: false, ..self.clone() });
         }
         all
@@ -343,9 +361,9 @@ impl State {
             for me in 0..2 {
                 if state.ends[me].can_act() {
                     let most = self.ends[me].sent;
-                    state.ends[me].send(most);
+                    state.ends[me].send(most, rules);
                 }
-                state = state.carry(me).unwrap_or(state);
+                state = state.carry(me, rules).unwrap_or(state);
                 state = state.receive(me, rules.mutant).unwrap_or(state);
                 state = state.mend(me, rules.mutant).unwrap_or(state);
             }
@@ -362,6 +380,12 @@ impl State {
 }
 
 impl End {
+    /// As in `sd-socket/src/socket/broken.rs`.
+    fn is_untold(&self) -> bool {
+        let is_there = self.seen.has(RoadWord::ATTACHED);
+        is_there && !self.seen.has(RoadWord::SWITCHED) && !self.seen.has(RoadWord::LEFT) && !self.is_told
+    }
+
     /// The kernel's stream has ended.
     fn ends(&mut self, peer: &End, mutant: Mutant) {
         let is_cut = self.word.has(RoadWord::BROKEN) && self.end_at.is_none_or(|end| self.read < end);
@@ -394,7 +418,7 @@ fn explore(rules: Rules) -> (usize, usize) {
 }
 
 const BYTES: [u8; 2] = if cfg!(debug_assertions) { [1, 1] } else { [3, 2] };
-const PLAIN: Rules = Rules { bytes: BYTES, deaths: false, mutant: Mutant::None };
+const PLAIN: Rules = Rules { bytes: BYTES, deaths: false, holds: false, mutant: Mutant::None };
 
 #[test]
 fn bytes_arrive_once_and_in_order() {
@@ -410,9 +434,17 @@ fn a_death_is_no_end_that_hides_bytes() {
 }
 
 #[test]
+fn an_end_overtakes_nothing_while_the_road_holds() {
+    let (states, _) = explore(Rules { holds: true, ..PLAIN });
+    println!("{states} states");
+    let rules = Rules { holds: true, mutant: Mutant::SwitchesUnheard, ..PLAIN };
+    assert!(std::panic::catch_unwind(|| explore(rules)).is_err(), "the mutant passes");
+}
+
+#[test]
 fn mutants_are_found() {
     for mutant in [Mutant::AnswersUnasked, Mutant::BelievesEnds, Mutant::ReadsOn, Mutant::AnswersEarly] {
-        let rules = Rules { bytes: [2, 1], deaths: true, mutant };
+        let rules = Rules { bytes: [2, 1], deaths: true, holds: false, mutant };
         let found = std::panic::catch_unwind(|| explore(rules));
         assert!(found.is_err(), "a mutant passes");
     }

@@ -14,7 +14,7 @@ pub const PROMOTION: u32 = u32::MAX - 1;
 
 /// The first bit of [`SlotSide::flags`] for [`RoadWord`], and all of them.
 const SHIFT: u32 = 8;
-const MASK: u32 = 0xff << SHIFT;
+const MASK: u32 = 0x1ff << SHIFT;
 
 /// Bits of [`SlotSide::flags`]: the side wants the connection back in the kernel.
 pub const FLAG_WANTS_KERNEL: u32 = RoadWord::WANTS_KERNEL.0 << SHIFT;
@@ -22,10 +22,14 @@ pub const FLAG_WANTS_KERNEL: u32 = RoadWord::WANTS_KERNEL.0 << SHIFT;
 pub const FLAG_LEFT: u32 = RoadWord::LEFT.0 << SHIFT;
 /// What it sent is to be sent again through the kernel.
 pub const FLAG_RESUME: u32 = RoadWord::RESUME.0 << SHIFT;
+/// All its waits look at both roads.
+pub const FLAG_ATTACHED: u32 = RoadWord::ATTACHED.0 << SHIFT;
 /// It has gone over to the ring.
 pub const FLAG_SWITCHED: u32 = RoadWord::SWITCHED.0 << SHIFT;
 /// The other host knows where the other side has gone over.
 pub const FLAG_KNOWS: u32 = RoadWord::KNOWS.0 << SHIFT;
+/// The other host knows that the other side is attached.
+pub const FLAG_HEARD: u32 = RoadWord::HEARD.0 << SHIFT;
 /// Nobody carries what lies in the rings to another host any more.
 pub const FLAG_BROKEN: u32 = RoadWord::BROKEN.0 << SHIFT;
 /// Any of what belongs to the way back.
@@ -49,7 +53,7 @@ pub enum Advice {
 }
 
 /// The first bit of [`SlotSide::flags`] for [`Advice`], behind those of the roads.
-const ADVICE_SHIFT: u32 = SHIFT + 8;
+const ADVICE_SHIFT: u32 = SHIFT + 9;
 
 impl Advice {
     /// Two engines may say two things: the first of these counts.

@@ -357,7 +357,7 @@ mod tests {
     /// marker.
     #[test]
     fn a_peer_that_writes_both_words_moves_nobody() {
-        const ALL: u32 = 1 << 8;
+        const ALL: u32 = 1 << 9;
         for (own, peer) in (0..ALL).flat_map(|own| (0..ALL).map(move |peer| (RoadWord(own), RoadWord(peer))))
         {
             let next = |noted| next_as_noted(noted, true, own, peer);

@@ -4,8 +4,9 @@
 //! the library's registrations tell the second; whoever looks at the connection itself wants both.
 
 use crate::socket::apart;
-use crate::socket::endpoint::{EndpointExt, PeerEnd, SHUT_WR, peer_end};
-use crate::socket::road::{self, KERNEL, RX_KERNEL, TX_KERNEL};
+use crate::socket::broken;
+use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, SHUT_WR, peer_end};
+use crate::socket::road::{self, KERNEL, RX_KERNEL, RX_LEFT, TX_KERNEL};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::Next;
@@ -72,7 +73,7 @@ fn incoming(endpoint: &'static Endpoint) -> u32 {
         Receive::Kernel(left) if left != u64::MAX => sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes >= left),
         _ => is_next,
     };
-    if all_has_come && has_ended_in_ring(endpoint) {
+    if all_has_come && has_ended_in_ring(endpoint) || has_believed_end(endpoint, fd) {
         return end;
     }
     let mut rx = crate::socket::parked::receiver_now(endpoint);
@@ -94,6 +95,21 @@ pub(super) fn end_behind_ring(endpoint: &'static Endpoint, directions: u32) -> u
     let has_ended = matches!(found, Some(Ok(events)) if u32::from(events as u16) & END != 0);
     let both = if endpoint.flag(SHUT_WR) { EPOLLHUP as u32 } else { 0 };
     if has_ended { IN | END | both } else { 0 }
+}
+
+/// Between hosts: the kernel's stream has ended, and by now it was heard that nothing follows in the ring. Who has read before that has found nothing,
+/// and the kernel's instances tell an edge once.
+fn has_believed_end(endpoint: &Endpoint, fd: i32) -> bool {
+    let road = endpoint.peer_words().road();
+    let is_kernels = road::is_by_kernel(endpoint, RX_KERNEL) && !road::is_by_kernel(endpoint, RX_LEFT);
+    is_kernels
+        && road.has(RoadWord::ATTACHED)
+        && !road.has(RoadWord::SWITCHED)
+        && !endpoint.flag(EOF)
+        && road::is_far(endpoint)
+        && !broken::is_untold(endpoint)
+        && sd_sys::tcp::unread(fd) == Ok(0)
+        && sd_sys::tcp::has_ended(fd)
 }
 
 /// The peer has sent its last byte in the ring, and its end behind it.

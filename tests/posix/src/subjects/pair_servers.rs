@@ -12,6 +12,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     pair("servers/epoll_server", epoll_server, many_connections_client),
     pair("servers/changing_server", changing_server, crowd_client),
     pair("servers/edge_server", edge_server, many_connections_client),
+    pair("servers/edge_ends", edge_ends_server, short_connections_client),
     pair("servers/poll_server", poll_server, many_connections_client),
     pair("servers/select_server", select_server, many_connections_client),
     pair("servers/thread_server", thread_server, many_connections_client),
@@ -83,7 +84,6 @@ fn epoll_server(role: &mut Role) {
     say!("ended {ended}");
 }
 
-/// As nginx: non-blocking, edge-triggered, reads and accepts until EAGAIN.
 /// Connections of [`changing_server`]: more than are looked at anew each time when one goes to the ring.
 const CROWD: u64 = 60;
 
@@ -124,6 +124,35 @@ fn changing_server(role: &mut Role) {
 }
 
 fn edge_server(role: &mut Role) {
+    serve_edges(role, CONNECTIONS);
+}
+
+/// Connections of [`edge_ends_server`].
+const SHORT: u64 = 200;
+
+/// Connections that end after none to five messages: in any step of their promotion.
+fn short_connections_client(role: &mut Role) {
+    let addr = Addr::local(role.hear_port("L"));
+    let mut ends = 0;
+    for number in 0..SHORT {
+        let client = dial(&addr);
+        for _ in 0..number % 6 {
+            send(client, b"x", 0);
+            recv(client, &mut [0; 4], 0);
+        }
+        shutdown(client, libc::SHUT_WR);
+        ends += u64::from(recv(client, &mut [0; 4], 0).value == 0);
+        close(client);
+    }
+    say!("ends {ends}");
+}
+
+fn edge_ends_server(role: &mut Role) {
+    serve_edges(role, SHORT);
+}
+
+/// As nginx: non-blocking, edge-triggered, reads and accepts until EAGAIN.
+fn serve_edges(role: &mut Role, count: u64) {
     let (listening, addr) = listener_with(64);
     set_nonblocking(listening, true);
     role.tell_port(&addr);
@@ -132,7 +161,7 @@ fn edge_server(role: &mut Role) {
     epoll_add(ep, listening, edge, 0);
     let mut ended = 0;
     let mut buffer = [0; 8_192];
-    while ended < CONNECTIONS {
+    while ended < count {
         let (result, events) = epoll_wait(ep, 512, 5000);
         if result.value <= 0 {
             break;

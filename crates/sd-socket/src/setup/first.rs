@@ -19,7 +19,8 @@
 //!
 //! Tested by `cargo xtask sharing --only short-lived`.
 
-use super::watched::{BUSY_MS, MESSAGES};
+use super::crowd::BUSY_MS;
+use super::watched::MESSAGES;
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;

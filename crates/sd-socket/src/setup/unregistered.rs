@@ -17,7 +17,8 @@
 //!
 //! Tested by `cargo xtask sharing --only young`, and `--only before-monitor`.
 
-use super::watched::{BUSY_MS, MESSAGES};
+use super::crowd::BUSY_MS;
+use super::watched::MESSAGES;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::detaching;

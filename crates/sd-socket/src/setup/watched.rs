@@ -9,6 +9,7 @@
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, detaching, single_threaded};
+use crate::setup::crowd::{self, CROWD};
 use crate::setup::first::{self, Left};
 use crate::setup::{began, inherited, promote, unregistered};
 use crate::socket::cold;
@@ -24,9 +25,8 @@ use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{Awaits, Cold, Endpoint, Promotes, Reason, State};
 use sd_sys::section::Section;
 
-/// So many messages are looked at together, and in no more time than that.
+/// So many messages are looked at together: how much time they took (`crowd`).
 pub(super) const MESSAGES: u32 = 16;
-pub(super) const BUSY_MS: u32 = 80;
 /// An offer that waits is gone by then.
 const FORGOTTEN_MS: u32 = 60_000;
 
@@ -236,7 +236,7 @@ fn look(endpoint: &'static Endpoint, cold: &'static Cold, messages: u32, fd: c_i
     if now & PROMISED != 0 && !detaching::is_on() {
         promote::attach(endpoint, fd);
     } else if now & (NEVER | CLOSED) == 0 && !detaching::is_on() {
-        match is_due(cold, now, messages) {
+        match is_due(endpoint, cold, now, messages) {
             true => offer(endpoint, &cold.road, fd),
             false if messages == MESSAGES && now & OFFERED == 0 && !is_paused(cold) => {
                 history::awaits(endpoint, Awaits::Rate)
@@ -253,7 +253,7 @@ fn is_paused(cold: &Cold) -> bool {
 }
 
 /// Whether it is to be offered, now that so many messages have gone over it.
-fn is_due(cold: &Cold, word: u32, messages: u32) -> bool {
+fn is_due(endpoint: &Endpoint, cold: &Cold, word: u32, messages: u32) -> bool {
     let is_test = promotes() == Promotes::All;
     if !is_test && !messages.is_multiple_of(MESSAGES) {
         return false;
@@ -267,10 +267,15 @@ fn is_due(cold: &Cold, word: u32, messages: u32) -> bool {
         let pause = cold.pause_ms.load(Ordering::Relaxed);
         return messages > sd_sys::time::ticks() as u32 % 4 && since >= pause;
     }
+    has_earned_it(endpoint, cold, (now, since))
+}
+
+/// It has not been looked at for so long.
+fn has_earned_it(endpoint: &Endpoint, cold: &Cold, (now, since): (u32, u32)) -> bool {
     match cold.pause_ms.load(Ordering::Relaxed) {
         pause if pause == 0 || pause & PAUSED_BEFORE != 0 => {
             cold.looked_at_ms.store(now, Ordering::Relaxed);
-            since <= BUSY_MS
+            CROWD.is_due(now, since, || crowd::is_far(endpoint))
         }
         // What it did in the pause says nothing of what it does now.
         pause if since >= pause => {
@@ -402,18 +407,25 @@ mod tests {
     use crate::fd::hidden::Hidden;
     use crate::monitor::client::Counts;
     use crate::socket::life;
+    use sd_proto::Ip;
     use sd_shm::channel::Side;
+    use sd_shm::slab::End;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
+    use std::sync::{Mutex, MutexGuard};
 
-    /// As if the process had registered.
-    fn register() {
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// As if the process had registered. One test at a time: endpoints are used again.
+    fn register() -> MutexGuard<'static, ()> {
+        let alone = ALONE.lock().unwrap();
         let fd = sd_sys::mem::memfd_sealed(c"test", sd_shm::slab::LEN).unwrap();
         let slab = sd_shm::slab::Slab::create_in(fd.raw(), std::process::id()).unwrap();
         assert!(table::init());
         let _alloc = PROCESS.alloc.lock();
         assert!(PROCESS.add_slab(slab, Hidden::of(fd)));
         PROCESS.header().promotes.store(Promotes::All as u32, Ordering::Relaxed);
+        alone
     }
 
     /// One end of a connection, its endpoint, and the other end.
@@ -431,7 +443,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn calls_and_promises_are_those_of_one_connection() {
-        register();
+        let _alone = register();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let promise = |serial| {
             promote::promised((serial, 1), Side::A, 7, Counts { behind: 0, began: None });
@@ -457,5 +469,31 @@ mod tests {
         assert!(Inside::enter(second).is_some_and(|inside| inside.0.is_some()));
         assert_eq!(word_of(second) & INSIDE, 0);
         life::release(second);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn in_a_crowd_between_hosts_each_is_offered_though_slow() {
+        let _alone = register();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (_near, endpoint, _far) = connection(&listener);
+        let cold = cold::of(endpoint);
+        let has_earned = |now: u32, since: u32| has_earned_it(endpoint, cold, (now, since));
+        let leads_to = |ip| cold::set_ip(endpoint, End::Remote, Ip::v4(ip));
+        leads_to([10, 9, 9, 9]);
+        assert!(has_earned(10_000, 80) && !has_earned(11_000, 178), "there is no crowd");
+        for look in 0..4_000 {
+            CROWD.is_due(20_000 + look / 4, 178, || true);
+        }
+        assert!(has_earned(22_000, 178) && has_earned(23_000, 490));
+        let at_once = (0..100).filter(|_| has_earned(23_000, 178)).count();
+        assert!(at_once > 0 && at_once < 9, "{at_once} in a millisecond");
+        assert!(!has_earned(24_000, 800), "it is sparse");
+        cold.pause_ms.store(60_000, Ordering::Relaxed);
+        assert!(!has_earned(25_000, 178), "it has just gone back");
+        cold.pause_ms.store(0, Ordering::Relaxed);
+        leads_to([127, 0, 0, 1]);
+        assert!(!has_earned(26_000, 178), "it is this host's");
+        life::release(endpoint);
     }
 }

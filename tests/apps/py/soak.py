@@ -251,7 +251,8 @@ def begin_to_connect(address, plan):
 
 
 def plan_of(number):
-    dice = random.Random(number)
+    # PLAN_OF_SOAK: one that went wrong, again and again.
+    dice = random.Random(int(os.environ.get("PLAN_OF_SOAK", number)))
     up, down = (dice.choice([20_000, 300_000, 300_000, 3_000_000, 10_000_000]) for _ in range(2))
     end = dice.randrange(len(ENDS))
     if ENDS[end] == "killed with all sent":

@@ -78,18 +78,11 @@ impl Outgoing {
     /// Copies what lies there: the local process may change it meanwhile, which the other end finds out. What is sent again may begin with what the
     /// other end has consumed already, which nobody knows any more, and end with what it has not.
     pub(crate) fn read(&self, here: &Rings, position: u64, out: &mut [u8]) {
-        let mut done = 0;
+        let consumed = self.laps.known_from().saturating_sub(position).min(out.len() as u64) as usize;
+        out.get_mut(..consumed).unwrap_or_default().fill(0);
+        let mut done = consumed;
         while done < out.len() {
-            let at = position + done as u64;
-            let Some((region, off, together)) = self.laps.place(at) else {
-                let consumed = (out.len() - done).min(self.laps.known_from().saturating_sub(at) as usize);
-                out.get_mut(done..done + consumed).unwrap_or_default().fill(0);
-                done += consumed;
-                if consumed == 0 {
-                    break;
-                }
-                continue;
-            };
+            let Some((region, off, together)) = self.laps.place(position + done as u64) else { break };
             let len = (out.len() - done).min(together.min(u64::from(u32::MAX)) as usize);
             let size = GEOMETRY.size(region);
             let Some(place) = out.get_mut(done..done + len) else { break };

@@ -9,7 +9,7 @@ use sd_ring::copy::copy_shared;
 use sd_ring::doorbell::{self, RX_EVENT, RX_NEWS, TX_EVENT};
 use sd_ring::{Effort, Next, RxCursor, TxCursor};
 use sd_shm::channel::{
-    FLAG_FIN, FLAG_RESET, FLAG_URGENT, GEOMETRY, Mapping, SLOTS, Side, SlotSide, SlotState,
+    FLAG_FIN, FLAG_RESET, FLAG_TAKES_BACK, FLAG_URGENT, GEOMETRY, Mapping, SLOTS, Side, SlotSide, SlotState,
 };
 use sd_shm::public::Public;
 use sd_shm::rings::Rings;
@@ -279,6 +279,31 @@ fn a_request_is_taken_back() {
     world.far.slot(SLOT).side[1].set_state(2, SlotState::Closed);
     world.look();
     assert_eq!(world.states(Side::A), [(3, SlotState::Syn); 2]);
+}
+
+#[test]
+fn a_request_is_given_back_where_nobody_was_faster() {
+    let mut world = World::new();
+    let asks = |world: &World| {
+        world.near.slot(SLOT).side[0].flags.fetch_or(FLAG_TAKES_BACK, Ordering::AcqRel);
+    };
+    let has =
+        |world: &World| world.near.slot(SLOT).side[1].flags.load(Ordering::Relaxed) & FLAG_TAKES_BACK != 0;
+    world.ask(1);
+    asks(&world);
+    world.look();
+    assert_eq!(world.states(Side::B), [(1, SlotState::Closed); 2]);
+    assert!(has(&world) && world.far.waiting(SLOT).is_none() && !world.twin.is_used());
+    world.near.slot(SLOT).side[0].set_state(1, SlotState::Closed);
+    world.near.slot(SLOT).side.iter().for_each(SlotSide::clear);
+    world.ask(2);
+    world.far.slot(SLOT).side[1].set_state(2, SlotState::Open);
+    asks(&world);
+    world.look();
+    assert_eq!(world.states(Side::B), [(2, SlotState::Open); 2]);
+    assert!(!has(&world));
+    let flags = world.far.slot(SLOT).side[0].flags.load(Ordering::Relaxed);
+    assert_eq!(flags, 0, "it is accepted, and nothing else is said");
 }
 
 #[test]

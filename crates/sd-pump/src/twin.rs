@@ -5,6 +5,7 @@
 //! | A: Syn, from `connect` | the pump, as A: Syn, the same generation, names, and listener |
 //! | the pump, as B: Open | B: Open, from `accept` |
 //! | the pump: Refused | B: Refused; or it is gone, or listens no more |
+//! | A asks for its request ([`FLAG_TAKES_BACK`]) | the pump takes it back, and gives it to A; if B was faster, A is accepted |
 //! | A takes its request back | the pump does; if B was faster, the connection is reset |
 //! | Closed, by either | the same at the other end, behind all that was sent |
 //!
@@ -16,7 +17,7 @@ use crate::control::Control;
 use crate::end::{End, RX_BITS, TX_BITS};
 use crate::flow::{Flow, News};
 use sd_ring::doorbell::{self, RX_EVENT, TX_EVENT};
-use sd_shm::channel::{FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
+use sd_shm::channel::{FLAG_RESET, FLAG_TAKES_BACK, SLOTS, Side, SlotSide, SlotState};
 use std::sync::atomic::Ordering;
 
 /// See the module.
@@ -213,10 +214,25 @@ impl Twin {
         }
     }
 
+    /// The client wants its request back, and nobody has accepted it at the far end: so it has it, and goes elsewhere.
+    fn gives_back(&mut self, slot: usize, generation: u32, control: &mut Control) -> bool {
+        let wants = self.near.theirs(slot).flags.load(Ordering::Acquire) & FLAG_TAKES_BACK != 0;
+        if !wants || !self.take_back(slot, generation) {
+            return false;
+        }
+        self.near.own(slot).flags.fetch_or(FLAG_TAKES_BACK, Ordering::AcqRel);
+        self.answer(slot, generation, SlotState::Closed);
+        self.near.notify(slot, ALL_BITS, control);
+        true
+    }
+
     /// Both directions, then what has become of the connection.
     fn carry(&mut self, slot: usize, control: &mut Control) -> bool {
         let Some(mut carried) = self.slots[slot].take() else { return false };
         let generation = carried.generation;
+        if !carried.is_answered && self.gives_back(slot, generation, control) {
+            return true;
+        }
         let [a, b] = [self.near.theirs(slot), self.far.theirs(slot)].map(|words| words.state());
         let has_answer = b.0 == generation;
         let mut found = false;

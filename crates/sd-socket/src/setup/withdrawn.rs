@@ -16,12 +16,16 @@ use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
 use sd_ring::{Next, RxCursor};
-use sd_shm::channel::{GEOMETRY, Side, SlotState};
+use sd_shm::channel::{FLAG_TAKES_BACK, GEOMETRY, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::Errno;
 
 /// How long the kernel may take for its connection, and for what was sent.
 const TIMEOUT_MS: i32 = 3000;
+
+/// How often a pump's answer is looked for, and the time between two looks: a fifth of a second.
+const PUMP_LOOKS: u32 = 200;
+const PUMP_LOOK_NS: u64 = 1_000_000;
 
 /// After a sleep, in which the monitor may have said so: an error when the socket has gone to the kernel.
 #[inline]
@@ -60,12 +64,7 @@ fn go_over(
     let _rx = endpoint.rx_token();
     let _tx = endpoint.tx_token();
     let (sent, has_ended) = sent_so_far(endpoint)?;
-    let [_, b] = &channel.map.slot(slot).side;
-    let b = &b.state;
-    let old = b.load(Ordering::Acquire);
-    let closed = generation << 8 | SlotState::Closed as u32;
-    if old >> 8 == generation || b.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
+    if !takes_back(channel, slot, generation) {
         // Accepted, or refused.
         return Some(());
     }
@@ -94,6 +93,34 @@ fn go_over(
     super::to_kernel::demote(endpoint, Reason::NotAccepting).ok()?;
     crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     Some(())
+}
+
+/// Nobody will accept the request at a slot any more; false where somebody was faster.
+fn takes_back(channel: &Channel, slot: usize, generation: u32) -> bool {
+    let [_, b] = &channel.map.slot(slot).side;
+    if channel.link.must_be_told() {
+        ask_pump(channel, slot, generation);
+        if b.flags.load(Ordering::Acquire) & FLAG_TAKES_BACK != 0 {
+            return b.state() == (generation, SlotState::Closed);
+        }
+    }
+    let old = b.state.load(Ordering::Acquire);
+    let closed = generation << 8 | SlotState::Closed as u32;
+    old >> 8 != generation
+        && b.state.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Behind a pump somebody accepts before this side's words say so. So the pump takes the request back there first, if
+/// it looks soon.
+fn ask_pump(channel: &Channel, slot: usize, generation: u32) {
+    let [a, b] = &channel.map.slot(slot).side;
+    a.flags.fetch_or(FLAG_TAKES_BACK, Ordering::AcqRel);
+    channel.tell(slot);
+    for _ in 0..PUMP_LOOKS {
+        if b.state().0 == generation || sd_sys::time::sleep_ns(PUMP_LOOK_NS).is_err() {
+            return;
+        }
+    }
 }
 
 /// What lies in the ring, none of which anybody has read, and whether the stream has ended. `None` where it cannot be sent

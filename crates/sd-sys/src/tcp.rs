@@ -112,6 +112,11 @@ pub fn has_ended(fd: i32) -> bool {
     info(fd).is_ok_and(|info| has_fin(fd, &info))
 }
 
+/// The connection is over in both directions, and nothing of it is left.
+pub fn is_closed(fd: i32) -> bool {
+    info(fd).map_or(true, |info| info.state == CLOSE)
+}
+
 fn has_fin(fd: i32, info: &Info) -> bool {
     let is_reset = || crate::fd::poll_one(fd, 0, 0).is_ok_and(|events| events & libc::POLLERR != 0);
     AFTER_FIN.contains(&info.state) || info.state == CLOSE && !is_reset()

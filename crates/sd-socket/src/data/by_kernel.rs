@@ -10,14 +10,14 @@ use crate::data::stream::{Pull, Push};
 use crate::process::waker::Sleeper;
 use crate::setup::promote::await_open;
 use crate::setup::watched::Inside;
-use crate::socket::broken::AtEnd;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
 use crate::socket::errors::{keep_reset, send_error};
+use crate::socket::far_end::AtEnd;
 use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::parked::is_parked;
 use crate::socket::road::{self, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT};
 use crate::socket::token::{Half, Rx, Tx};
-use crate::socket::{broken, resend, way_back};
+use crate::socket::{broken, far_end, resend, way_back};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted, ready};
@@ -240,10 +240,8 @@ fn pull(
         }
         match waiting.and_then(|_| recv_once(fd, pieces.piece(most), flags)) {
             Ok(0) if resend::read_rest(endpoint, rx, fd) => return None,
-            Ok(0) if broken::at_end(endpoint) != AtEnd::End => {
-                let is_untold = broken::at_end(endpoint) == AtEnd::Untold;
-                return Some(if is_untold { Pull::Empty } else { Pull::Error(Errno::ECONNRESET) });
-            }
+            Ok(0) if far_end::at_end(endpoint) == AtEnd::Untold => return Some(Pull::Empty),
+            Ok(0) if far_end::at_end(endpoint) == AtEnd::Reset => return Some(reset_instead(endpoint, fd)),
             // There is no error any more that would say it.
             Ok(0) if was_reset(endpoint) => return Some(Pull::Error(Errno::ECONNRESET)),
             Ok(0) => {
@@ -257,12 +255,25 @@ fn pull(
                 pieces.advance(got);
             }
             Err(Errno::EAGAIN) => return Some(Pull::Empty),
-            Err(errno) => return Some(Pull::Error(errno)),
+            Err(errno) => {
+                if errno == Errno::ECONNRESET {
+                    endpoint.set_flag(EOF);
+                }
+                return Some(Pull::Error(errno));
+            }
         }
         if pieces.total == 0 || !advance {
             return Some(Pull::Some);
         }
     }
+}
+
+/// Where the stream ends something is missing; that is told once, as a reset is.
+fn reset_instead(endpoint: &Endpoint, fd: i32) -> Pull {
+    broken::reset_if_read(endpoint, fd);
+    let is_told = endpoint.flag(EOF);
+    endpoint.set_flag(EOF);
+    if was_reset(endpoint) || !is_told { Pull::Error(Errno::ECONNRESET) } else { Pull::End }
 }
 
 /// See [`keep_reset`]; told once.
@@ -333,7 +344,7 @@ pub(super) fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, watch: &W
         found & EPOLLIN as u32 != 0 || !road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
     };
     let has_ended = || road::number(endpoint).is_some_and(sd_sys::tcp::has_ended);
-    if broken::is_untold(endpoint) && has_ended() {
+    if far_end::is_untold(endpoint) && has_ended() {
         // What it waits for does not come there.
         crate::epoll::drain();
         let _ = sd_sys::time::sleep_ns(UNTOLD_PAUSE_NS);

@@ -21,7 +21,7 @@ use crate::socket::{apart, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{Receive, RoadWord, Send, may_mend};
 use sd_ring::{Next, RxCursor, TxCursor};
-use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, GEOMETRY, Names, Side, SlotState};
+use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, GEOMETRY, Names, Side};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::{Errno, tcp};
 
@@ -66,7 +66,7 @@ pub(super) fn is_new(endpoint: &Endpoint) -> bool {
     is_gone(endpoint) && !is_begun(endpoint) && !is_lost(endpoint)
 }
 
-fn is_lost(endpoint: &Endpoint) -> bool {
+pub(super) fn is_lost(endpoint: &Endpoint) -> bool {
     endpoint.flag(RESET)
         || endpoint.peer_words().flags.load(Ordering::Acquire) & (FLAG_DEAD | FLAG_RESET) != 0
 }
@@ -76,7 +76,8 @@ pub(crate) fn is_half(endpoint: &Endpoint) -> bool {
     is_by_kernel(endpoint, KERNEL) && road::is_promoted(endpoint) && is_far(endpoint)
 }
 
-/// What is to be done for a connection to another host; for who has no token. True: a direction is the ring's from now on.
+/// What is to be done for a connection to another host; for who has no token. True: a direction is the ring's from now on, or something lies
+/// there that nobody was told of.
 pub(crate) fn step(endpoint: &'static Endpoint) -> bool {
     if !is_far(endpoint) || endpoint.state_now() != State::Connected || !road::is_promoted(endpoint) {
         return false;
@@ -124,6 +125,8 @@ fn arrives(endpoint: &'static Endpoint, fd: i32) -> bool {
 
 fn mend(endpoint: &'static Endpoint) -> bool {
     let was_kernels = is_by_kernel(endpoint, RX_KERNEL);
+    // Whoever carried may have died behind a write into the ring, and before it said so.
+    let may_be_unannounced = !is_begun(endpoint);
     let found = {
         let (_rx, _tx) = (endpoint.rx_token(), endpoint.tx_token());
         if endpoint.state_now() != State::Connected || is_lost(endpoint) {
@@ -137,7 +140,7 @@ fn mend(endpoint: &'static Endpoint) -> bool {
         Ok(false) => resend::later(endpoint, false),
         Err(Lost) => tell_self(endpoint),
     }
-    was_kernels && !is_by_kernel(endpoint, RX_KERNEL)
+    may_be_unannounced || was_kernels && !is_by_kernel(endpoint, RX_KERNEL)
 }
 
 /// The last descriptor is being closed, for who has both tokens: what the other end has not read is sent there. False: that cannot be, or not in time.
@@ -162,7 +165,7 @@ pub(super) fn before_end(endpoint: &'static Endpoint, tx: &mut TxCursor, fd: i32
     false
 }
 
-const CLOSING_PAUSE_NS: u64 = 500_000;
+pub(super) const CLOSING_PAUSE_NS: u64 = 500_000;
 
 /// A connection whose road is gone, and what its slot says.
 struct Mending {
@@ -322,72 +325,6 @@ pub(super) fn before_again(fd: i32, written: u64, bytes: impl FnOnce() -> u64) -
     Ok(written.saturating_sub(FRAMES))
 }
 
-/// What it means that the kernel's stream has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtEnd {
-    End,
-    /// Something is missing.
-    Reset,
-    /// The other end's engine has not said how it has ended, or that it has gone over to its ring before: then that comes first.
-    Untold,
-}
-
-/// For who has the receiving half's token.
-pub(crate) fn at_end(endpoint: &Endpoint) -> AtEnd {
-    if endpoint.state_now() != State::Connected || !is_far(endpoint) {
-        return AtEnd::End;
-    }
-    let flags = endpoint.peer_words().flags.load(Ordering::Acquire);
-    let is_reset = !is_by_kernel(endpoint, RX_LEFT) && flags & FLAG_RESET != 0;
-    match is_untold(endpoint) || is_told_just_now(endpoint) {
-        _ if is_reset || !has_come(endpoint) => AtEnd::Reset,
-        true => AtEnd::Untold,
-        false => AtEnd::End,
-    }
-}
-
-/// That the other end has gone over to its ring has been heard since the caller looked: what follows is there.
-fn is_told_just_now(endpoint: &Endpoint) -> bool {
-    let has_switched = endpoint.peer_words().road().has(RoadWord::SWITCHED);
-    let is_kernels = is_by_kernel(endpoint, RX_KERNEL) && !is_by_kernel(endpoint, RX_LEFT);
-    let places = || road::positions(endpoint, road::number(endpoint)?);
-    has_switched && is_kernels && places().is_some_and(|(at, read)| at == read)
-}
-
-/// The kernel's stream may end, and the other end may have sent more in its ring, of which nothing is known here.
-pub(crate) fn is_untold(endpoint: &Endpoint) -> bool {
-    let peer = endpoint.peer_words();
-    let (flags, (generation, state)) = (peer.flags.load(Ordering::Acquire), peer.state());
-    let is_over = generation == endpoint.generation.load(Ordering::Relaxed)
-        && matches!(state, SlotState::Closed | SlotState::Refused);
-    is_by_kernel(endpoint, RX_KERNEL)
-        && !is_by_kernel(endpoint, RX_LEFT)
-        && peer.road().has(RoadWord::ATTACHED)
-        && !peer.road().has(RoadWord::SWITCHED)
-        && !peer.road().has(RoadWord::LEFT)
-        && flags & (FLAG_FIN | FLAG_DEAD | FLAG_RESET) == 0
-        && !is_over
-        && is_far(endpoint)
-}
-
-/// So long who closes waits until the other end knows where this one has gone over to its ring. If it does not, it takes the end of the kernel's stream for the end.
-const KNOWN_WITHIN_NS: u64 = 1_000_000_000;
-
-/// The last descriptor of a connection to another host is being closed.
-pub(super) fn await_knowledge(endpoint: &Endpoint) {
-    let until = sd_sys::time::now_ns() + KNOWN_WITHIN_NS;
-    let must_know = || {
-        let (own, peer) = (endpoint.own_words().road(), endpoint.peer_words().road());
-        own.has(RoadWord::SWITCHED)
-            && !peer.has(RoadWord::KNOWS)
-            && !peer.has(RoadWord::BROKEN)
-            && !is_lost(endpoint)
-    };
-    while must_know() && is_far(endpoint) && sd_sys::time::now_ns() < until {
-        let _ = sd_sys::time::sleep_ns(CLOSING_PAUSE_NS);
-    }
-}
-
 /// All has come that the other end was asked to send again, or nothing was. For who has the receiving half's token; to others a hint.
 pub(super) fn has_come(endpoint: &Endpoint) -> bool {
     if !is_begun(endpoint) {
@@ -401,18 +338,40 @@ pub(super) fn has_come(endpoint: &Endpoint) -> bool {
         && road::positions(endpoint, fd).is_some_and(|(_, read)| read >= end)
 }
 
-/// The connection cannot go on. What lies in the ring is read, then there is a reset, here and at the other end. For who has both tokens.
+/// The connection cannot go on. What has come is read, then there is a reset, here and at the other end. For who has both tokens.
 fn lose(endpoint: &'static Endpoint, fd: i32) {
-    if is_by_kernel(endpoint, RX_KERNEL) {
-        // Something is still to be read there.
-        resend::abort_at_close(fd);
-    } else {
-        let nowhere = [0u16; 8];
-        // SAFETY: an address of no family, AF_UNSPEC: the kernel breaks the connection off.
-        unsafe { sd_sys::syscall!(libc::SYS_connect, fd, nowhere.as_ptr(), size_of_val(&nowhere)) };
-    }
+    arrives(endpoint, fd);
     endpoint.peer_words().flags.fetch_or(FLAG_DEAD | FLAG_RESET, Ordering::AcqRel);
     endpoint.set_flag(PEER_DEAD);
+    if !is_by_kernel(endpoint, RX_KERNEL) {
+        break_off(fd);
+        return;
+    }
+    resend::abort_at_close(fd);
+    // Whoever waits for more is woken: no more will come.
+    shut(fd, libc::SHUT_RD);
+    reset_if_read(endpoint, fd);
+}
+
+/// Of a connection that is lost all that came in the kernel's stream has been read: the other end is told at once. For who has the receiving half's token.
+pub(crate) fn reset_if_read(endpoint: &Endpoint, fd: i32) {
+    if is_lost(endpoint) && tcp::unread(fd) == Ok(0) && !tcp::is_closed(fd) {
+        break_off(fd);
+        // As after a reset that came: who waits for an end is told.
+        shut(fd, libc::SHUT_RDWR);
+    }
+}
+
+/// The kernel resets the other end, and says ECONNRESET here.
+fn break_off(fd: i32) {
+    let nowhere = [0u16; 8];
+    // SAFETY: an address of no family, AF_UNSPEC: the kernel breaks the connection off.
+    unsafe { sd_sys::syscall!(libc::SYS_connect, fd, nowhere.as_ptr(), size_of_val(&nowhere)) };
+}
+
+fn shut(fd: i32, how: i32) {
+    // SAFETY: no pointers.
+    unsafe { sd_sys::syscall!(libc::SYS_shutdown, fd, how) };
 }
 
 /// Where what came in the ring ends: nobody writes there any more. `None`: it has no end.

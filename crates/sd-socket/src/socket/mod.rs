@@ -25,7 +25,7 @@
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
-//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`, `resend`, and `broken` where the way to another host is gone; what `sd ss` tells of it: `history`; what keeps the kernel's connection alive meanwhile: `beneath` |
+//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`, `resend`, and `broken` where the way to another host is gone; which end is believed: `far_end`; what `sd ss` tells of it: `history`; what keeps the kernel's connection alive meanwhile: `beneath` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
@@ -37,6 +37,7 @@ pub(crate) mod cold;
 pub(crate) mod confine;
 pub(crate) mod endpoint;
 pub(crate) mod errors;
+pub(crate) mod far_end;
 pub(crate) mod handle;
 pub(crate) mod history;
 pub(crate) mod inode;

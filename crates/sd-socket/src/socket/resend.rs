@@ -14,7 +14,7 @@ use crate::socket::errors::keep_reset;
 use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
-use crate::socket::{addr, apart, broken, history};
+use crate::socket::{addr, apart, broken, far_end, history};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Receive, RoadWord, leaving, resuming};
 use sd_ring::{Next, RxCursor, TxCursor};
@@ -209,7 +209,7 @@ pub(super) fn before_end(endpoint: &'static Endpoint, tx: &mut TxCursor, unread:
     let own = endpoint.own_words();
     let in_ring = own.road().has(RoadWord::SWITCHED) && !own.road().has(RoadWord::LEFT);
     let mut aborts = unread;
-    broken::await_knowledge(endpoint);
+    far_end::await_knowledge(endpoint);
     let is_broken = broken::is_gone(endpoint);
     // The peer finds the end in the ring, unless it has said before that it reads the ring no more.
     if is_broken {

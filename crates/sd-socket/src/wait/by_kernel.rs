@@ -4,8 +4,8 @@
 //! the library's registrations tell the second; whoever looks at the connection itself wants both.
 
 use crate::socket::apart;
-use crate::socket::broken;
 use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, SHUT_WR, peer_end};
+use crate::socket::far_end;
 use crate::socket::road::{self, KERNEL, RX_KERNEL, RX_LEFT, TX_KERNEL};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
@@ -107,7 +107,7 @@ fn has_believed_end(endpoint: &Endpoint, fd: i32) -> bool {
         && !road.has(RoadWord::SWITCHED)
         && !endpoint.flag(EOF)
         && road::is_far(endpoint)
-        && !broken::is_untold(endpoint)
+        && !far_end::is_untold(endpoint)
         && sd_sys::tcp::unread(fd) == Ok(0)
         && sd_sys::tcp::has_ended(fd)
 }

@@ -180,8 +180,10 @@ fn run(hosts: &mut [Host; 2], seconds: u64, faults: &[Fault]) -> Result<()> {
     let (mut dice, mut done) = (Dice(seed), Done::default());
     let (address, port) = (hosts[1].address.to_string(), PORT.to_string());
     let until = Instant::now() + Duration::from_secs(seconds);
-    let args = ["-c", PROGRAM, "serve", &address, &port];
-    let mut server = hosts[1].lab.serve(Side::Sd, PORT, "python3", &args)?;
+    let loses = faults.iter().any(|fault| matches!(fault, Fault::Cut | Fault::Lossy));
+    let args = ["-c", PROGRAM, "serve", &address, &port, "probes"];
+    let args = if loses { &args[..] } else { &args[..5] };
+    let mut server = hosts[1].lab.serve(Side::Sd, PORT, "python3", args)?;
     let args = ["-c", PROGRAM, "connect", &address, &port, CONNECTIONS, &seconds.to_string()];
     let mut client = hosts[0].lab.start(Side::Sd, "python3", &args)?;
     wait_for_engine(hosts, 1)?;

@@ -77,10 +77,11 @@ fn run(lab: &mut Lab, server: &str) -> Result<String> {
     // Who is one process goes on accepting over channels.
     let last = if server == "echo" { Seen::Registered } else { Seen::Kernel };
     for (way, wanted) in WAYS.into_iter().chain([("registered", last)]) {
-        let wanted = if wanted == Seen::Registered { last } else { wanted };
+        // A server that was held up before it closed what a child has says nothing of the eight around that. So it is known at the end only.
+        let is_known = wanted != Seen::Registered || server == "echo";
         let mut client = start(lab, Side::Sd, &["brief", &port, way])?;
         client.wait_for_text("said", PATIENCE).map_err(|error| format!("{way}: {error}"))?;
-        if !lab.is_oracle() {
+        if !lab.is_oracle() && is_known {
             check(lab, client.pid(), wanted).map_err(|error| format!("{way}: {error}"))?;
         }
         client.kill();

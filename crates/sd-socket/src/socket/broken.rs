@@ -13,9 +13,7 @@
 
 use crate::socket::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR};
 use crate::socket::parked::{leave_tx, receiver_now};
-use crate::socket::road::{
-    self, ACTIVE, KERNEL, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, is_far,
-};
+use crate::socket::road::{self, ACTIVE, KERNEL, RX_KERNEL, TX_KERNEL, TX_LEFT, is_by_kernel, is_far};
 use crate::socket::way_back::tell_self;
 use crate::socket::{apart, resend};
 use core::sync::atomic::Ordering;
@@ -114,9 +112,11 @@ fn follow(endpoint: &'static Endpoint) -> bool {
 
 /// Goes over to the ring, if the kernel's stream was read as far as the peer has sent there. A low-water mark goes over with a call of the program's.
 fn arrives(endpoint: &'static Endpoint, fd: i32) -> bool {
-    let is_kernels = is_by_kernel(endpoint, RX_KERNEL) && !is_by_kernel(endpoint, RX_LEFT);
     let least = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    if !is_kernels || least != Ok(1) || road::next_of_receiver(endpoint, fd, 0) != Receive::Ring {
+    if !road::is_before_ring(endpoint)
+        || least != Ok(1)
+        || road::next_of_receiver(endpoint, fd, 0) != Receive::Ring
+    {
         return false;
     }
     road::arrive(endpoint);
@@ -360,6 +360,11 @@ pub(crate) fn reset_if_read(endpoint: &Endpoint, fd: i32) {
         // As after a reset that came: who waits for an end is told.
         shut(fd, libc::SHUT_RDWR);
     }
+}
+
+/// The kernel's connection is over, as this one is lost.
+pub(crate) fn is_broken_off(endpoint: &Endpoint, fd: i32) -> bool {
+    is_lost(endpoint) && tcp::is_closed(fd)
 }
 
 /// The kernel resets the other end, and says ECONNRESET here.

@@ -5,7 +5,7 @@
 
 use crate::socket::broken::{self, is_lost};
 use crate::socket::endpoint::EndpointExt;
-use crate::socket::road::{self, RX_KERNEL, RX_LEFT, is_by_kernel, is_far};
+use crate::socket::road::{self, RX_LEFT, is_by_kernel, is_far};
 use core::sync::atomic::Ordering;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SlotState};
@@ -38,9 +38,8 @@ pub(crate) fn at_end(endpoint: &Endpoint) -> AtEnd {
 /// That the other end has gone over to its ring has been heard since the caller looked: what follows is there.
 fn is_told_just_now(endpoint: &Endpoint) -> bool {
     let has_switched = endpoint.peer_words().road().has(RoadWord::SWITCHED);
-    let is_kernels = is_by_kernel(endpoint, RX_KERNEL) && !is_by_kernel(endpoint, RX_LEFT);
     let places = || road::positions(endpoint, road::number(endpoint)?);
-    has_switched && is_kernels && places().is_some_and(|(at, read)| at == read)
+    has_switched && road::is_before_ring(endpoint) && places().is_some_and(|(at, read)| at == read)
 }
 
 /// The kernel's stream may end, and the other end may have sent more in its ring, of which nothing is known here.
@@ -49,8 +48,7 @@ pub(crate) fn is_untold(endpoint: &Endpoint) -> bool {
     let (flags, (generation, state)) = (peer.flags.load(Ordering::Acquire), peer.state());
     let is_over = generation == endpoint.generation.load(Ordering::Relaxed)
         && matches!(state, SlotState::Closed | SlotState::Refused);
-    is_by_kernel(endpoint, RX_KERNEL)
-        && !is_by_kernel(endpoint, RX_LEFT)
+    road::is_before_ring(endpoint)
         && peer.road().has(RoadWord::ATTACHED)
         && !peer.road().has(RoadWord::SWITCHED)
         && !peer.road().has(RoadWord::LEFT)

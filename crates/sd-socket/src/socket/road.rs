@@ -59,6 +59,11 @@ pub(crate) fn is_by_kernel(endpoint: &Endpoint, which: u32) -> bool {
     word(endpoint).is_some_and(|word| word.load(Ordering::Acquire) & which != 0)
 }
 
+/// What comes is the kernel's still: this end has not come to its ring yet.
+pub(crate) fn is_before_ring(endpoint: &Endpoint) -> bool {
+    word(endpoint).is_some_and(|word| word.load(Ordering::Acquire) & (RX_KERNEL | RX_LEFT) == RX_KERNEL)
+}
+
 /// A connection that the kernel has made, and that has a slot besides. To all others roads mean nothing, whatever a peer says of them.
 #[cold]
 #[inline(never)]

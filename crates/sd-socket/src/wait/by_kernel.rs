@@ -6,7 +6,7 @@
 use crate::socket::apart;
 use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, SHUT_WR, peer_end};
 use crate::socket::far_end;
-use crate::socket::road::{self, KERNEL, RX_KERNEL, RX_LEFT, TX_KERNEL};
+use crate::socket::road::{self, KERNEL, RX_KERNEL, TX_KERNEL};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::Next;
@@ -101,8 +101,7 @@ pub(super) fn end_behind_ring(endpoint: &'static Endpoint, directions: u32) -> u
 /// and the kernel's instances tell an edge once.
 fn has_believed_end(endpoint: &Endpoint, fd: i32) -> bool {
     let road = endpoint.peer_words().road();
-    let is_kernels = road::is_by_kernel(endpoint, RX_KERNEL) && !road::is_by_kernel(endpoint, RX_LEFT);
-    is_kernels
+    road::is_before_ring(endpoint)
         && road.has(RoadWord::ATTACHED)
         && !road.has(RoadWord::SWITCHED)
         && !endpoint.flag(EOF)

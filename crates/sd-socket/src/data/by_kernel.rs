@@ -265,13 +265,8 @@ fn pull(
 
 /// Where the stream ends something is missing; that is told once, as a reset is.
 fn reset_instead(endpoint: &Endpoint, fd: i32) -> Pull {
-    // Of one that was broken off before, the kernel has told it.
-    let is_told = endpoint.flag(EOF) || broken::is_broken_off(endpoint, fd);
     broken::reset_if_read(endpoint, fd);
-    if !is_told {
-        // This tells it instead.
-        let _ = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-    }
+    let is_told = endpoint.flag(EOF);
     endpoint.set_flag(EOF);
     if was_reset(endpoint) || !is_told { Pull::Error(Errno::ECONNRESET) } else { Pull::End }
 }

@@ -357,14 +357,10 @@ fn lose(endpoint: &'static Endpoint, fd: i32) {
 pub(crate) fn reset_if_read(endpoint: &Endpoint, fd: i32) {
     if is_lost(endpoint) && tcp::unread(fd) == Ok(0) && !tcp::is_closed(fd) {
         break_off(fd);
-        // As after a reset that came: who waits for an end is told.
+        // As after a reset that came, who waits for an end is told. That it is a reset `far_end` says: once, whoever takes the kernel's error.
         shut(fd, libc::SHUT_RDWR);
+        let _ = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     }
-}
-
-/// The kernel's connection is over, as this one is lost.
-pub(crate) fn is_broken_off(endpoint: &Endpoint, fd: i32) -> bool {
-    is_lost(endpoint) && tcp::is_closed(fd)
 }
 
 /// The kernel resets the other end, and says ECONNRESET here.

@@ -327,14 +327,20 @@ impl Channel {
         self.slots.lock().have_room(&self.map)
     }
 
-    /// Takes a request back, unless somebody has accepted it: then false.
-    pub(crate) fn withdraw(&self, slot: usize, generation: u32) -> bool {
-        let [a, b] = &self.map.slot(slot).side;
+    /// Answers a request in the place of the other side, unless it was answered: then false.
+    pub(crate) fn take_back(&self, slot: usize, generation: u32) -> bool {
+        let [_, b] = &self.map.slot(slot).side;
         let old = b.state.load(Ordering::Acquire);
         let closed = generation << 8 | SlotState::Closed as u32;
-        if old >> 8 == generation || !slot_state::answer(&b.state, old, closed) {
+        old >> 8 != generation && slot_state::answer(&b.state, old, closed)
+    }
+
+    /// Takes a request back, unless somebody has accepted it: then false.
+    pub(crate) fn withdraw(&self, slot: usize, generation: u32) -> bool {
+        if !self.take_back(slot, generation) {
             return false;
         }
+        let [a, _] = &self.map.slot(slot).side;
         a.set_state(generation, SlotState::Closed);
         self.slots.lock().closed(slot);
         self.tell(slot);

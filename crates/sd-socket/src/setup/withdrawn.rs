@@ -104,10 +104,7 @@ fn takes_back(channel: &Channel, slot: usize, generation: u32) -> bool {
             return b.state() == (generation, SlotState::Closed);
         }
     }
-    let old = b.state.load(Ordering::Acquire);
-    let closed = generation << 8 | SlotState::Closed as u32;
-    old >> 8 != generation
-        && b.state.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    channel.take_back(slot, generation)
 }
 
 /// Behind a pump somebody accepts before this side's words say so. So the pump takes the request back there first, if

@@ -14,7 +14,7 @@
 use crate::socket::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR};
 use crate::socket::parked::{leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, KERNEL, RX_KERNEL, TX_KERNEL, TX_LEFT, is_by_kernel, is_far};
-use crate::socket::way_back::tell_self;
+use crate::socket::way_back::{shut_kernels, tell_self};
 use crate::socket::{apart, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{Receive, RoadWord, Send, may_mend};
@@ -349,7 +349,7 @@ fn lose(endpoint: &'static Endpoint, fd: i32) {
     }
     resend::abort_at_close(fd);
     // Whoever waits for more is woken: no more will come.
-    shut(fd, libc::SHUT_RD);
+    shut_kernels(endpoint, libc::SHUT_RD);
     reset_if_read(endpoint, fd);
 }
 
@@ -358,7 +358,7 @@ pub(crate) fn reset_if_read(endpoint: &Endpoint, fd: i32) {
     if is_lost(endpoint) && tcp::unread(fd) == Ok(0) && !tcp::is_closed(fd) {
         break_off(fd);
         // As after a reset that came, who waits for an end is told. That it is a reset `far_end` says: once, whoever takes the kernel's error.
-        shut(fd, libc::SHUT_RDWR);
+        shut_kernels(endpoint, libc::SHUT_RDWR);
         let _ = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     }
 }
@@ -368,11 +368,6 @@ fn break_off(fd: i32) {
     let nowhere = [0u16; 8];
     // SAFETY: an address of no family, AF_UNSPEC: the kernel breaks the connection off.
     unsafe { sd_sys::syscall!(libc::SYS_connect, fd, nowhere.as_ptr(), size_of_val(&nowhere)) };
-}
-
-fn shut(fd: i32, how: i32) {
-    // SAFETY: no pointers.
-    unsafe { sd_sys::syscall!(libc::SYS_shutdown, fd, how) };
 }
 
 /// Where what came in the ring ends: nobody writes there any more. `None`: it has no end.

@@ -16,13 +16,9 @@ impl Desk {
         let mut advised = Vec::new();
         for id in self.connections.ids() {
             let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
-            let (load, come) = (connection.load(), connection.come());
-            let (pace, advice) = connection.habit.look(load, window_ns);
-            let (peer, promise) = (connection.peer, connection.promise);
-            paces[peer].push((id, pace));
+            let (pace, advice) = connection.habit.look(connection.load(), window_ns);
+            paces[connection.peer].push((id, pace));
             advised.extend(advice.map(|advice| (id, advice)));
-            let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
-            seat.into_iter().for_each(|seat| seat.wakes.count(come));
         }
         self.crowds.resize(links.len(), Crowd::default());
         for (crowd, paces) in self.crowds.iter_mut().zip(&paces) {
@@ -31,23 +27,35 @@ impl Desk {
                 advised.extend(small.map(|(id, _)| (*id, Advice::Few)));
             }
         }
-        // Where few are left each message wakes somebody, too.
-        advised.extend(self.woken().into_iter().map(|id| (id, Advice::Woken)));
+        self.advise_all(advised, links, control);
+    }
+
+    /// A window of wakes is over.
+    pub(crate) fn judge_wakes(&mut self, least: usize, links: &mut [Link], control: &mut Control) {
+        if !policy::judges(least) {
+            return;
+        }
+        for id in self.connections.ids() {
+            let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
+            let (come, promise) = (connection.come(), connection.promise);
+            let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
+            seat.into_iter().for_each(|seat| seat.wakes.count(come));
+        }
+        let mut advised = Vec::new();
+        for seat in self.seats.all_mut() {
+            let there = seat.slots.iter().flatten();
+            if seat.wakes.look(seat.end.wakes.get(), there.clone().count()) {
+                advised.extend(there.map(|id| (*id, Advice::Woken)));
+            }
+        }
+        self.advise_all(advised, links, control);
+    }
+
+    fn advise_all(&mut self, advised: Vec<(u64, Advice)>, links: &mut [Link], control: &mut Control) {
         for (id, advice) in advised {
             tracing::debug!(connection = id, ?advice, "engine: better left to the kernel");
             self.advise(id, advice, links, control);
         }
-    }
-
-    /// Connections with processes in which each message wakes somebody.
-    fn woken(&mut self) -> Vec<u64> {
-        let mut woken = Vec::new();
-        for seat in self.seats.all_mut() {
-            if seat.wakes.look(seat.end.wakes.get()) {
-                woken.extend(seat.slots.iter().flatten());
-            }
-        }
-        woken
     }
 
     /// Those that are offered to the engine of each of so many hosts, or carried.

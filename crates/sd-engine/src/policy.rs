@@ -7,7 +7,8 @@
 //!                    each message wakes somebody in a process at one of its ends    [`Wakes`]
 //! ```
 //! What is found is advice: the ends go back by themselves, in order, as after `sd demote` ([`crate::connection::Connection::advise`]). Windows
-//! follow each other while the engine is awake anyway; nothing is found out about who is silent, and nothing is lost by him.
+//! follow each other while the engine is awake anyway; nothing is found out about who is silent, and nothing is lost by him. Those of wakes are
+//! shorter than the others'.
 //!
 //! Nothing flaps: what is asked for a way there is more than what is kept there, a window alone decides nothing, and a library offers what has
 //! gone back after a pause that doubles each time (a minute at once, behind bulk).
@@ -25,10 +26,15 @@ const SPARSE_MESSAGE: u64 = 4 << 10;
 const BULK_MESSAGE: u64 = 32 << 10;
 const BULK_BYTES: u64 = 1 << 20;
 
-/// So many of ten messages to a process wake somebody there: nothing goes together, as where a thread, or a process, waits for each connection.
+/// So many of ten messages to a process wake somebody there: nothing goes together, as where a thread, or a process, waits for each connection. Such a
+/// process has a third of what the kernel gives it, so this is found out sooner than the rest.
 const WOKEN_TENTHS: u64 = 6;
-/// Of fewer a window says nothing.
+/// A window of wakes, at least.
+pub(crate) const WAKES_NS: u64 = 125_000_000;
+/// It goes on until so many messages have come.
 const WOKEN_MIN: u64 = 200;
+/// While more than one of so many connections have joined in a window, it says nothing: the first ones find a process that has little to do yet.
+const JOINED_PART: u64 = 8;
 
 /// What a connection has carried, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,8 +145,12 @@ impl Crowd {
 /// Of all connections with a local process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wakes {
+    /// In this window.
     messages: u64,
+    joined: u64,
+    /// Wakes before it.
     before: u64,
+    /// Windows that said the same.
     windows: u32,
 }
 
@@ -150,20 +160,25 @@ impl Wakes {
         self.messages += messages;
     }
 
-    /// A window is over, up to which somebody there has been woken `wakes` times in all. Whether its connections are to go back: the kernel wakes once
-    /// for each message, too, and nobody else is woken for it.
-    pub(crate) fn look(&mut self, wakes: u64) -> bool {
-        let (messages, woken) = (std::mem::take(&mut self.messages), wakes.saturating_sub(self.before));
-        self.before = wakes;
-        self.windows = match messages {
-            0..WOKEN_MIN => self.windows,
-            _ if 10 * woken >= WOKEN_TENTHS * messages => self.windows + 1,
-            _ => 0,
-        };
-        let goes = self.windows >= WINDOWS;
-        if goes {
-            self.windows = 0;
+    /// A connection has come.
+    pub(crate) fn join(&mut self) {
+        self.joined += 1;
+    }
+
+    /// The window's least time is over, up to which somebody there has been woken `wakes` times in all, and has so many connections. Whether these are to
+    /// go back: the kernel wakes once for each message, too, and nobody else is woken for it.
+    pub(crate) fn look(&mut self, wakes: u64, there: usize) -> bool {
+        let woken = wakes.saturating_sub(self.before);
+        if self.joined * JOINED_PART > there as u64 {
+            *self = Wakes { before: wakes, ..Wakes::default() };
         }
+        if self.messages < WOKEN_MIN {
+            return false;
+        }
+        let says_so = 10 * woken >= WOKEN_TENTHS * self.messages;
+        let windows = if says_so { self.windows + 1 } else { 0 };
+        let goes = windows >= WINDOWS;
+        *self = Wakes { before: wakes, windows: if goes { 0 } else { windows }, ..Wakes::default() };
         goes
     }
 }
@@ -239,26 +254,34 @@ mod tests {
         assert_eq!(goes(1, &[(1, 0, 0); 9]), []);
     }
 
-    /// In which windows, of so many messages and wakes, all go back.
-    fn woken(windows: &[(u64, u64)]) -> Vec<usize> {
+    /// In which windows, of so many messages and wakes, and connections that join forty, all go back.
+    fn woken(windows: &[(u64, u64, u64)]) -> Vec<usize> {
         let (mut habit, mut all) = (Wakes::default(), 0);
-        let mut look = |messages, wakes| {
+        let mut look = |messages, wakes, joined| {
             all += wakes;
             habit.count(messages);
-            habit.look(all)
+            (0..joined).for_each(|_| habit.join());
+            habit.look(all, 40)
         };
         let windows = windows.iter().enumerate();
-        windows.filter(|(_, (messages, wakes))| look(*messages, *wakes)).map(|(at, _)| at).collect()
+        windows.filter(|(_, of)| look(of.0, of.1, of.2)).map(|(at, _)| at).collect()
     }
 
     #[test]
     fn who_is_woken_for_each_message_gains_nothing() {
-        assert_eq!(woken(&[(10_000, 9_000); 5]), [2]);
-        assert_eq!(woken(&[(100_000, 5_000); 9]), []);
-        assert_eq!(woken(&[(10_000, 9_000), (10_000, 9_000), (10_000, 900), (10_000, 9_000)]), []);
-        // Few messages say nothing, and do not interrupt.
-        assert_eq!(woken(&[(100, 100); 9]), []);
-        assert_eq!(woken(&[(900, 900), (9, 9), (900, 900), (0, 0), (900, 900)]), [4]);
+        assert_eq!(woken(&[(10_000, 9_000, 0); 5]), [2]);
+        assert_eq!(woken(&[(100_000, 5_000, 0); 9]), []);
+        assert_eq!(woken(&[(10_000, 9_000, 0), (10_000, 9_000, 0), (10_000, 900, 0), (10_000, 9_000, 0)]), []);
+        // Of few messages a window is longer.
+        assert_eq!(woken(&[(100, 100, 0); 9]), [5]);
+        assert_eq!(woken(&[(100, 100, 0), (100, 0, 0), (100, 100, 0), (100, 0, 0), (100, 100, 0)]), []);
+        assert_eq!(woken(&[(900, 900, 0), (9, 9, 0), (900, 900, 0), (0, 0, 0), (900, 900, 0)]), [4]);
+    }
+
+    #[test]
+    fn while_connections_join_nobody_is_judged_by_wakes() {
+        assert_eq!(woken(&[(900, 900, 6); 9]), []);
+        assert_eq!(woken(&[(900, 900, 20), (900, 900, 6), (900, 900, 5), (900, 900, 1), (900, 900, 0)]), [4]);
     }
 
     /// What comes is kept: no count that lets connections come has them go back.

@@ -98,6 +98,7 @@ struct Engine {
     visited_at: u64,
     met_at: u64,
     judged_at: u64,
+    wakes_judged_at: u64,
     orphan_at: u64,
     reports: Reports,
     reload: reload::Reload,
@@ -135,6 +136,7 @@ impl Engine {
             visited_at: 0,
             met_at: 0,
             judged_at: now,
+            wakes_judged_at: now,
             orphan_at: 0,
             reports: Reports::default(),
             reload: reload::Reload::default(),
@@ -156,7 +158,7 @@ impl Engine {
             return;
         }
         let now = now_ns();
-        if self.is_unsent || !self.patience.is_over(now) {
+        if self.is_unsent && !self.patience.is_shy(now) || !self.patience.is_over(now) {
             sd_sys::time::yield_now();
             self.patience.offered(now, now_ns());
             return;
@@ -224,6 +226,10 @@ impl Engine {
         if now - self.judged_at >= policy::WINDOW_NS {
             let window_ns = now - std::mem::replace(&mut self.judged_at, now);
             desk.judge(window_ns, self.hosts.least, links, control);
+        }
+        if now - self.wakes_judged_at >= policy::WAKES_NS {
+            self.wakes_judged_at = now;
+            desk.judge_wakes(self.hosts.least, links, control);
         }
         desk.leave_dead_seats(control);
         desk.ring(control);

@@ -147,6 +147,7 @@ impl Seat {
         names.ticket().store(ticket, Ordering::Relaxed);
         [Side::A, Side::B].iter().for_each(|side| names.switched_at(*side).store(0, Ordering::Relaxed));
         self.slots[slot] = Some(id);
+        self.wakes.join();
         Some(Slot { slot, generation })
     }
 

@@ -28,25 +28,28 @@ const PROBE_EVERY: u32 = 32;
 /// A yield that took so long gave the core away for a time slice. Of a peer that computed for so long on the same core,
 /// the answer is not much later for a sleep.
 const CROWDED_NS: u64 = 200_000;
-/// For so long nobody yields after that; twice as long each time, up to the longest.
+/// For so long nobody yields after that; twice as long where it is found again soon, up to the longest.
 const CROWDED_PAUSE_MS: [u32; 2] = [16, 1024];
+const CROWDED_AGAIN_NS: u64 = 100_000_000;
 
 /// No yields until then.
 static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
 static CROWDED_FOR_MS: AtomicU32 = AtomicU32::new(CROWDED_PAUSE_MS[0]);
 
+/// A peer that has its turn in between says nothing: it is there besides.
 #[cold]
 fn note_crowd(now: u64) {
-    let pause = CROWDED_FOR_MS.load(Ordering::Relaxed);
-    CROWDED_FOR_MS.store((pause * 2).min(CROWDED_PAUSE_MS[1]), Ordering::Relaxed);
-    CROWDED_UNTIL.store(now + u64::from(pause) * 1_000_000, Ordering::Relaxed);
-}
-
-/// A yield that paid and was short.
-fn forget_crowd() {
-    if CROWDED_FOR_MS.load(Ordering::Relaxed) != CROWDED_PAUSE_MS[0] {
-        CROWDED_FOR_MS.store(CROWDED_PAUSE_MS[0], Ordering::Relaxed);
+    let [least, most] = CROWDED_PAUSE_MS;
+    let until = CROWDED_UNTIL.load(Ordering::Relaxed);
+    if now < until {
+        // Another thread has found it.
+        return;
     }
+    let is_again = now - until < CROWDED_AGAIN_NS;
+    let before = CROWDED_FOR_MS.load(Ordering::Relaxed);
+    let pause = if is_again { (before * 2).min(most) } else { least };
+    CROWDED_FOR_MS.store(pause, Ordering::Relaxed);
+    CROWDED_UNTIL.store(now + u64::from(pause) * 1_000_000, Ordering::Relaxed);
 }
 
 /// Learned state, packed in one word: looks (12 bits), budget in us (8 bits), waits since the last
@@ -122,9 +125,8 @@ fn spin_yielding(word: &AtomicU32, mut learned: Learned, cost: u32, mut ready: i
         for _ in 0..30u32.div_ceil(cost) {
             if ready() {
                 let now = time::now_ns();
-                match now - before > CROWDED_NS {
-                    true => note_crowd(now),
-                    false => forget_crowd(),
+                if now - before > CROWDED_NS {
+                    note_crowd(now);
                 }
                 let handed_over = now - before > HANDED_OVER_NS;
                 learned.looks = if handed_over { LOOKS_MIN } else { learned.looks.max(200) };

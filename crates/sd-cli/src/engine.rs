@@ -14,7 +14,8 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(10);
 /// A monitor that has just been started is waited for so often.
 const TRIES: u32 = 500;
-/// The engine of a monitor that is gone carries on, and comes back to the next: its place is free only when it has ended.
+/// The engine of a monitor that is gone carries on, and comes back to the next: its place is free only when it has ended. Where that cannot be waited
+/// for, it is looked for so often.
 const LONG_PAUSE: Duration = Duration::from_millis(200);
 
 /// Memory of so many bytes has a mapping of its own.
@@ -41,7 +42,9 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
         use sd_pump::control::Error::{Refused, System};
         match sd_engine::run(&socket, hosts.clone()) {
             Err(sd_engine::Error::Listen(_, error)) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                std::thread::sleep(LONG_PAUSE);
+                if !await_place(parent, hosts.listen) {
+                    std::thread::sleep(LONG_PAUSE);
+                }
                 continue;
             }
             Err(sd_engine::Error::Control(
@@ -54,6 +57,19 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
         tries += 1;
     }
     Ok(())
+}
+
+/// Waits for the end of the engine at that address; meanwhile this process ends with its monitor. False: that one cannot be found.
+fn await_place(parent: u32, listen: std::net::SocketAddr) -> bool {
+    let end_with_parent = |signal: libc::c_int| {
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }
+    };
+    end_with_parent(libc::SIGTERM);
+    // It may have ended just before.
+    let has_ended = std::os::unix::process::parent_id() == parent && sd_engine::await_end(listen);
+    end_with_parent(0);
+    has_ended
 }
 
 /// Starts one for a monitor that is about to listen there.

@@ -63,6 +63,7 @@ mod outgoing;
 mod patience;
 mod peer;
 mod policy;
+mod presence;
 mod run;
 mod seat;
 mod socket;
@@ -74,4 +75,5 @@ mod tests;
 mod words;
 
 pub use hosts::{Hosts, Mistake};
+pub use presence::await_end;
 pub use run::{Error, run};

@@ -271,7 +271,10 @@ mod tests {
     fn who_is_woken_for_each_message_gains_nothing() {
         assert_eq!(woken(&[(10_000, 9_000, 0); 5]), [2]);
         assert_eq!(woken(&[(100_000, 5_000, 0); 9]), []);
-        assert_eq!(woken(&[(10_000, 9_000, 0), (10_000, 9_000, 0), (10_000, 900, 0), (10_000, 9_000, 0)]), []);
+        assert_eq!(
+            woken(&[(10_000, 9_000, 0), (10_000, 9_000, 0), (10_000, 900, 0), (10_000, 9_000, 0)]),
+            []
+        );
         // Of few messages a window is longer.
         assert_eq!(woken(&[(100, 100, 0); 9]), [5]);
         assert_eq!(woken(&[(100, 100, 0), (100, 0, 0), (100, 100, 0), (100, 0, 0), (100, 100, 0)]), []);

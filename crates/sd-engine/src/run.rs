@@ -1,13 +1,14 @@
 //! The loop: what the monitor, local processes and other engines have said is done, until nothing has come for a while; then it sleeps.
 
+mod questions;
 mod reload;
 
-use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::patience::Patience;
-use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer, Tenure};
+use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer};
 use crate::policy::{self, Load};
+use crate::presence;
 use crate::seat::{self, Seat};
 use crate::socket::{Listener, watch};
 use crate::standing::Reports;
@@ -18,7 +19,6 @@ use sd_pump::control::{self, Control, Role};
 use sd_sys::fd::{EVENTFD_EDGE, Owned};
 use sd_sys::msg::Received;
 use sd_sys::time::now_ns;
-use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -35,8 +35,6 @@ const MEETS_NS: u64 = 10_000_000;
 const FEW: usize = 4;
 /// So many callers are heard before connections have their turn.
 const CALLERS_MAX: usize = 32;
-/// A connection without a slot is given up after so long.
-const WAITS_NS: u64 = 61_000_000_000;
 /// Of whom the kernel tells, besides peers by their number.
 const MONITOR: u64 = 1 << 32;
 const CALLERS: u64 = 2 << 32;
@@ -69,6 +67,7 @@ impl std::error::Error for Error {}
 pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
     let listener = Listener::new(hosts.listen).map_err(|error| Error::Listen(hosts.listen, error))?;
     let control = Control::connect(socket, Role::Engine).map_err(Error::Control)?;
+    let _held = presence::hold(hosts.listen);
     tracing::info!("engine: listening at {}, for {} others", hosts.listen, hosts.engines.len());
     let mut engine = Engine::new(control, listener, hosts).map_err(Error::Control)?;
     while engine.is_needed() {
@@ -87,8 +86,7 @@ struct Engine {
     desk: Desk,
     /// Connections that wait for a link, and what is asked of them.
     pending: Vec<(u64, Question)>,
-    /// Those that may be given up, oldest first.
-    unseated: VecDeque<(u64, u64)>,
+    unseated: questions::Unseated,
     sleeper: Owned,
     patience: Patience,
     gathers_since: Option<u64>,
@@ -127,7 +125,7 @@ impl Engine {
             links,
             desk: Desk::default(),
             pending: Vec::new(),
-            unseated: VecDeque::new(),
+            unseated: questions::Unseated::default(),
             sleeper,
             patience: Patience::new(),
             gathers_since: None,
@@ -296,118 +294,6 @@ impl Engine {
         }
     }
 
-    /// A local end whose other end may be another host's.
-    fn seek(&mut self, offer: (u64, u64), question: Question, load: Load) {
-        let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else {
-            return self.reload.keep(now_ns() + WAITS_NS, offer, question, load);
-        };
-        if load.is_bulk() && policy::judges(self.hosts.least) {
-            // It is offered again in a minute, and may have become something else by then.
-            return stays(offer, true, &mut self.control);
-        }
-        let until_ns = now_ns() + WAITS_NS;
-        let mut connection = Connection::new(peer, true, until_ns);
-        (connection.offer, connection.tenant, connection.far) = (offer, tenant, question.remote.0);
-        let id = self.desk.connections.add(connection);
-        self.unseated.push_back((until_ns, id));
-        self.pending.push((id, question));
-    }
-
-    fn promised(&mut self, id: u64, channel: u64, ticket: u64) {
-        let until_ns = now_ns() + WAITS_NS;
-        let Some(connection) = self.desk.connections.get(id) else { return };
-        connection.until_ns = until_ns;
-        if let (Some(number), false) = (connection.number, connection.is_opener)
-            && self.links[connection.peer].accept(number, id, WINDOW).is_err()
-        {
-            return self.desk.give_up(id, &mut self.links);
-        }
-        tracing::debug!(connection = id, channel, "engine: a connection is to be carried");
-        self.desk.promised(id, channel, ticket);
-    }
-
-    fn answer_questions(&mut self, now: u64) {
-        self.pending.append(&mut self.desk.unanswered);
-        if !self.pending.is_empty() {
-            self.ask();
-        }
-        for id in std::mem::take(&mut self.desk.opened) {
-            if let Some(connection) = self.desk.connections.get(id) {
-                let (client, offer) = connection.offer;
-                tracing::debug!(client, offer, "engine: the other host has the other end");
-                self.control.tell(&Request::Found { client, offer, serial: id });
-            }
-        }
-        for (peer, number, tenant, question) in std::mem::take(&mut self.desk.asked) {
-            // Whose connections it is about that engine must be asked for, too, and the same tenant's.
-            let stays = self.peers[peer].tenure == Tenure::Stays;
-            let is_its = |it: &Question| stays && self.hosts.engine_of(it.local.0) == Some((peer, tenant));
-            let question = question.filter(is_its);
-            let Some(Question { local, remote, began }) = question else {
-                tracing::debug!(
-                    peer,
-                    "engine: a question is refused: not of that host's networks, or another tenant's"
-                );
-                let _ = self.links[peer].refuse(number, 1);
-                continue;
-            };
-            let until_ns = now + WAITS_NS;
-            let mut asked = Connection::new(peer, false, until_ns);
-            (asked.number, asked.tenant, asked.far) = (Some(number), tenant, local.0);
-            let serial = self.desk.connections.add(asked);
-            self.unseated.push_back((until_ns, serial));
-            let (sent, received) = began.unwrap_or_default();
-            self.control.tell(&Request::Sought {
-                serial,
-                local: local.0,
-                local_port: local.1,
-                remote: remote.0,
-                remote_port: remote.1,
-                told: began.is_some(),
-                sent,
-                received,
-            });
-        }
-        self.give_up_old(now);
-    }
-
-    /// Asks what can be asked now.
-    fn ask(&mut self) {
-        let Engine { pending, desk, links, hosts, control, peers, .. } = self;
-        let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id));
-        pending.retain(|(id, question)| {
-            let Some(connection) = desk.connections.get(*id) else { return false };
-            if peers[connection.peer].tenure != Tenure::Stays {
-                return true;
-            }
-            if !policy::may_come(crowds[connection.peer], hosts.least) {
-                if !std::mem::replace(&mut connection.is_told_of, true) {
-                    stays(connection.offer, false, control);
-                }
-                return true;
-            }
-            match links[connection.peer].open(connection.tenant, *id, WINDOW, &question.encode()) {
-                Ok(number) => (connection.number, connection.question) = (Some(number), Some(*question)),
-                Err(sd_link::Error::NotNow) => return true,
-                Err(_) => desk.forget(*id),
-            }
-            false
-        });
-    }
-
-    fn give_up_old(&mut self, now: u64) {
-        while let Some((_, id)) = self.unseated.front().copied().filter(|(due, _)| *due <= now) {
-            self.unseated.pop_front();
-            let Some(connection) = self.desk.connections.get(id).filter(|it| it.at.is_none()) else {
-                continue;
-            };
-            match connection.until_ns {
-                until if until > now => self.unseated.push_back((until, id)),
-                _ => self.desk.give_up(id, &mut self.links),
-            }
-        }
-    }
-
     /// Calls other engines, where that is due.
     fn call(&mut self, now: u64) {
         let address = self.hosts.listen.ip();
@@ -457,8 +343,8 @@ impl Engine {
         let now = now_ns();
         self.call(now);
         self.hear_names(now);
+        let unseated = self.next_given_up().unwrap_or(FOREVER_NS);
         let peers = self.peers.iter().zip(&self.links).map(|(peer, link)| peer.next_time(link));
-        let unseated = self.unseated.front().map_or(FOREVER_NS, |(due, _)| *due);
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
         let due =
             peers.chain([unseated, orphan, self.reload.leaving.next_time()]).min().unwrap_or(FOREVER_NS);
@@ -497,9 +383,4 @@ impl Engine {
             self.desk.gone(channel, &mut self.links, &mut self.control);
         }
     }
-}
-
-/// An offer is not asked about for now; the monitor tells people.
-fn stays((client, offer): (u64, u64), bulk: bool, control: &mut Control) {
-    control.tell(&Request::Stays { client, offer, bulk });
 }

@@ -360,3 +360,19 @@ fn stays_with_the_kernel(hosts: [Host; 2]) -> Result<()> {
     end(server, client, ("end", 2))?;
     finish(hosts)
 }
+
+/// An engine that carries nothing is looked at for so long. What it says once a second is said by then.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Engines that carry nothing, and those that wait for their places, use no processor.
+pub(crate) fn must_sleep(hosts: &[Host; 2]) -> Result<()> {
+    let engines: Vec<Vec<u32>> = hosts.iter().map(Host::engines).collect::<Result<_>>()?;
+    let used = || engines.iter().flatten().map(|pid| procfs::cpu_ns(*pid)).collect::<Vec<_>>();
+    std::thread::sleep(Duration::from_secs(2));
+    let before = used();
+    std::thread::sleep(IDLE);
+    if used() != before {
+        fail!("engines {engines:?} that carry nothing have used {before:?} ns, and then {:?}", used());
+    }
+    Ok(())
+}

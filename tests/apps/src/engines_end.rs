@@ -1,11 +1,13 @@
 //! Two hosts whose engines, monitors or programs die: what these have carried.
 
 use super::Scenario;
-use crate::engines::{LIMIT, PORT, end, finish, hosts, start, started, wait_for_engine};
+use crate::engines::{LIMIT, PORT, end, finish, hosts, must_sleep, start, started, wait_for_engine};
 use harness::host::Host;
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::{Result, fail, network, procfs, retry, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -205,6 +207,7 @@ fn end_one_way(mut server: Proc, client: Proc) -> Result<()> {
 fn monitor_killed(_: &mut Lab) -> Result<()> {
     let Some(mut hosts) = hosts()? else { return Ok(()) };
     let (server, client) = start(&hosts, 3, 100_000)?;
+    let first = [hosts[0].engine()?, hosts[1].engine()?];
     for host in &mut hosts {
         host.lab.kill_monitor();
         host.start_monitor()?;
@@ -219,6 +222,18 @@ fn monitor_killed(_: &mut Lab) -> Result<()> {
         })?;
     }
     let (server, client) = start(&hosts, 3, 100_000)?;
+    end(server, client, ("end", 3))?;
+    // The new monitors' own engines wait for their places, and take them.
+    let both = retry(LIMIT, || match hosts.iter().map(Host::engines).collect::<Result<Vec<_>>>()? {
+        both if both.iter().all(|of_host| of_host.len() == 2) => Ok(both),
+        both => fail!("engines: {both:?}"),
+    })?;
+    must_sleep(&hosts)?;
+    for engine in both.iter().flatten().filter(|engine| first.contains(engine)) {
+        kill(Pid::from_raw(*engine as i32), Signal::SIGKILL)?;
+    }
+    let (server, client) = start(&hosts, 3, 100_000)?;
+    wait_for_engine(&hosts, 3)?;
     end(server, client, ("end", 3))?;
     finish(hosts)
 }

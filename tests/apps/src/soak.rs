@@ -8,7 +8,7 @@ use crate::engines::{LIMIT, PORT, finish, start, wait_for_engine};
 use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::Side;
-use harness::{Result, fail, network, procfs, retry};
+use harness::{Result, fail, network, retry};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -33,9 +33,6 @@ const LOSSY: Faults = Faults {
     jitter: Duration::from_micros(300),
     is_cut: false,
 };
-/// An engine that carries nothing is looked at for so long. What it says once a second is said by then.
-const IDLE: Duration = Duration::from_secs(5);
-
 fn seconds(default: u64) -> u64 {
     number("SECONDS_OF_SOAK", default)
 }
@@ -248,13 +245,6 @@ fn judge(said: &str, done: &Done) -> Result<Counts> {
 fn sleep_when_idle(hosts: [Host; 2]) -> Result<()> {
     let (server, client) = start(&hosts, 4, 1000)?;
     crate::engines::end(server, client, ("end", 4))?;
-    let engines: Vec<Vec<u32>> = hosts.iter().map(Host::engines).collect::<Result<_>>()?;
-    let used = || engines.iter().flatten().map(|pid| procfs::cpu_ns(*pid)).collect::<Vec<_>>();
-    std::thread::sleep(Duration::from_secs(2));
-    let before = used();
-    std::thread::sleep(IDLE);
-    if used() != before {
-        fail!("engines {engines:?} that carry nothing have used {before:?} ns, and then {:?}", used());
-    }
+    crate::engines::must_sleep(&hosts)?;
     finish(hosts)
 }

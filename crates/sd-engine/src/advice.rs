@@ -1,7 +1,7 @@
 //! What [`crate::policy`] has to know is counted, for all connections, and their ends are told what it says.
 
 use crate::desk::Desk;
-use crate::policy::{self, Crowd, Pace};
+use crate::policy::{self, Crowd, Pace, Woken};
 use sd_link::Link;
 use sd_pump::control::Control;
 use sd_shm::promotion::Advice;
@@ -39,14 +39,25 @@ impl Desk {
             let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
             let (come, promise) = (connection.come(), connection.promise);
             let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
-            seat.into_iter().for_each(|seat| seat.wakes.count(come));
+            seat.into_iter().for_each(|seat| seat.woken.messages += come);
         }
-        let mut advised = Vec::new();
+        let (mut advised, mut few) = (Vec::new(), Vec::new());
+        let (mut together, mut there) = (Woken::default(), 0);
         for seat in self.seats.all_mut() {
-            let there = seat.slots.iter().flatten();
-            if seat.wakes.look(seat.end.wakes.get(), there.clone().count()) {
-                advised.extend(there.map(|id| (*id, Advice::Woken)));
+            let part = seat.take_woken();
+            let ids = seat.slots.iter().flatten();
+            let count = ids.clone().count();
+            if !part.is_few() {
+                let goes = seat.wakes.look(part, count);
+                advised.extend(ids.filter(|_| goes).map(|id| (*id, Advice::Woken)));
+                continue;
             }
+            together += part;
+            there += count;
+            few.extend(ids.filter(|_| part.is_each()).map(|id| (*id, Advice::Woken)));
+        }
+        if self.wakes.look(together, there) {
+            advised.append(&mut few);
         }
         self.advise_all(advised, links, control);
     }

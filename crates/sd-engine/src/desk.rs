@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, Look};
 use crate::connections::Connections;
-use crate::policy::Crowd;
+use crate::policy::{Crowd, Wakes};
 use crate::seat::{Seat, Seats, Slot};
 use crate::words::Question;
 use sd_link::{Connection as Number, Ends, Link, News};
@@ -43,6 +43,8 @@ pub(crate) struct Desk {
     early: Vec<usize>,
     /// By peer.
     pub(crate) crowds: Vec<Crowd>,
+    /// Of all processes for which few messages come.
+    pub(crate) wakes: Wakes,
     /// Bytes that have come.
     pub(crate) carried: u64,
 }

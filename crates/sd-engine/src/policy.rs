@@ -30,9 +30,9 @@ const BULK_BYTES: u64 = 1 << 20;
 /// process has a third of what the kernel gives it, so this is found out sooner than the rest.
 const WOKEN_TENTHS: u64 = 6;
 /// A window of wakes, at least.
-pub(crate) const WAKES_NS: u64 = 125_000_000;
-/// It goes on until so many messages have come.
-const WOKEN_MIN: u64 = 200;
+pub(crate) const WAKES_NS: u64 = 40_000_000;
+/// It goes on until so many messages have come. Processes for which fewer come are judged together, as where each connection has one of its own.
+const WOKEN_MIN: u64 = 300;
 /// While more than one of so many connections have joined in a window, it says nothing: the first ones find a process that has little to do yet.
 const JOINED_PART: u64 = 8;
 
@@ -142,43 +142,55 @@ impl Crowd {
     }
 }
 
-/// Of all connections with a local process.
+/// What a process was woken for, in a window or a part of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Woken {
+    pub(crate) messages: u64,
+    pub(crate) wakes: u64,
+    /// Connections that have come.
+    pub(crate) joined: u64,
+}
+
+impl Woken {
+    pub(crate) fn is_few(self) -> bool {
+        self.messages < WOKEN_MIN
+    }
+
+    /// Nothing goes together: the kernel wakes once for each message, too, and nobody else is woken for it.
+    pub(crate) fn is_each(self) -> bool {
+        self.messages > 0 && 10 * self.wakes >= WOKEN_TENTHS * self.messages
+    }
+}
+
+impl std::ops::AddAssign for Woken {
+    fn add_assign(&mut self, more: Woken) {
+        self.messages += more.messages;
+        self.wakes += more.wakes;
+        self.joined += more.joined;
+    }
+}
+
+/// Of all connections with a local process, or with all processes for which few messages come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wakes {
-    /// In this window.
-    messages: u64,
-    joined: u64,
-    /// Wakes before it.
-    before: u64,
+    window: Woken,
     /// Windows that said the same.
     windows: u32,
 }
 
 impl Wakes {
-    /// So many messages have come for that process in the window.
-    pub(crate) fn count(&mut self, messages: u64) {
-        self.messages += messages;
-    }
-
-    /// A connection has come.
-    pub(crate) fn join(&mut self) {
-        self.joined += 1;
-    }
-
-    /// The window's least time is over, up to which somebody there has been woken `wakes` times in all, and has so many connections. Whether these are to
-    /// go back: the kernel wakes once for each message, too, and nobody else is woken for it.
-    pub(crate) fn look(&mut self, wakes: u64, there: usize) -> bool {
-        let woken = wakes.saturating_sub(self.before);
-        if self.joined * JOINED_PART > there as u64 {
-            *self = Wakes { before: wakes, ..Wakes::default() };
+    /// So much more, of so many connections. Whether they are to go back.
+    pub(crate) fn look(&mut self, part: Woken, there: usize) -> bool {
+        self.window += part;
+        if self.window.joined * JOINED_PART > there as u64 {
+            *self = Wakes::default();
         }
-        if self.messages < WOKEN_MIN {
+        if self.window.is_few() {
             return false;
         }
-        let says_so = 10 * woken >= WOKEN_TENTHS * self.messages;
-        let windows = if says_so { self.windows + 1 } else { 0 };
+        let windows = if self.window.is_each() { self.windows + 1 } else { 0 };
         let goes = windows >= WINDOWS;
-        *self = Wakes { before: wakes, windows: if goes { 0 } else { windows }, ..Wakes::default() };
+        *self = Wakes { windows: if goes { 0 } else { windows }, ..Wakes::default() };
         goes
     }
 }
@@ -256,15 +268,10 @@ mod tests {
 
     /// In which windows, of so many messages and wakes, and connections that join forty, all go back.
     fn woken(windows: &[(u64, u64, u64)]) -> Vec<usize> {
-        let (mut habit, mut all) = (Wakes::default(), 0);
-        let mut look = |messages, wakes, joined| {
-            all += wakes;
-            habit.count(messages);
-            (0..joined).for_each(|_| habit.join());
-            habit.look(all, 40)
-        };
-        let windows = windows.iter().enumerate();
-        windows.filter(|(_, of)| look(of.0, of.1, of.2)).map(|(at, _)| at).collect()
+        let mut habit = Wakes::default();
+        let mut look =
+            |&(messages, wakes, joined): &(u64, u64, u64)| habit.look(Woken { messages, wakes, joined }, 40);
+        windows.iter().enumerate().filter(|(_, part)| look(part)).map(|(at, _)| at).collect()
     }
 
     #[test]
@@ -276,8 +283,8 @@ mod tests {
             []
         );
         // Of few messages a window is longer.
-        assert_eq!(woken(&[(100, 100, 0); 9]), [5]);
-        assert_eq!(woken(&[(100, 100, 0), (100, 0, 0), (100, 100, 0), (100, 0, 0), (100, 100, 0)]), []);
+        assert_eq!(woken(&[(150, 150, 0); 9]), [5]);
+        assert_eq!(woken(&[(150, 150, 0), (150, 0, 0), (150, 150, 0), (150, 0, 0), (150, 150, 0)]), []);
         assert_eq!(woken(&[(900, 900, 0), (9, 9, 0), (900, 900, 0), (0, 0, 0), (900, 900, 0)]), [4]);
     }
 

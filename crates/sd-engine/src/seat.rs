@@ -1,6 +1,6 @@
 //! A channel with a local process, on which the engine is the other side of promoted connections.
 
-use crate::policy::Wakes;
+use crate::policy::{Wakes, Woken};
 use sd_proto::{Reply, Request};
 use sd_pump::control::Control;
 use sd_pump::end::{End, RX_BITS, TX_BITS};
@@ -25,6 +25,8 @@ pub(crate) struct Seat {
     /// The local process is gone.
     pub(crate) is_dead: bool,
     pub(crate) wakes: Wakes,
+    /// What is to be judged; its wakes are all that there were when they were counted last.
+    pub(crate) woken: Woken,
     used: usize,
 }
 
@@ -111,8 +113,17 @@ impl Seat {
             free: Vec::new(),
             is_dead: false,
             wakes: Wakes::default(),
+            woken: Woken::default(),
             used: 0,
         })
+    }
+
+    /// What came for the local process, and what it was woken for, since this was asked last.
+    pub(crate) fn take_woken(&mut self) -> Woken {
+        let wakes = self.end.wakes.get();
+        let Woken { messages, wakes: before, joined } =
+            std::mem::replace(&mut self.woken, Woken { wakes, ..Woken::default() });
+        Woken { messages, wakes: wakes.saturating_sub(before), joined }
     }
 
     /// The ring that the local process writes, or the one that it reads.
@@ -147,7 +158,7 @@ impl Seat {
         names.ticket().store(ticket, Ordering::Relaxed);
         [Side::A, Side::B].iter().for_each(|side| names.switched_at(*side).store(0, Ordering::Relaxed));
         self.slots[slot] = Some(id);
-        self.wakes.join();
+        self.woken.joined += 1;
         Some(Slot { slot, generation })
     }
 

@@ -34,15 +34,7 @@ pub fn await_end(address: SocketAddr) -> bool {
 
 /// The socket was made by a process of this user's: anybody may have taken the name.
 fn is_own(stream: &UnixStream) -> bool {
-    // SAFETY: plain numbers, of which zeros are valid.
-    let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: the kernel writes no more than `len` bytes there.
-    let done =
-        unsafe { libc::getsockopt(stream.as_raw_fd(), level, option, (&raw mut peer).cast(), &raw mut len) };
-    // SAFETY: no pointers.
-    done == 0 && peer.uid == unsafe { libc::geteuid() }
+    sd_sys::fd::peer(stream.as_raw_fd()).is_ok_and(|(_, user)| user == sd_sys::fd::geteuid())
 }
 
 #[cfg(test)]

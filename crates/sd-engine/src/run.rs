@@ -8,7 +8,6 @@ use crate::hosts::Hosts;
 use crate::patience::Patience;
 use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer};
 use crate::policy::{self, Load};
-use crate::presence;
 use crate::seat::{self, Seat};
 use crate::socket::{Listener, watch};
 use crate::standing::Reports;
@@ -67,7 +66,6 @@ impl std::error::Error for Error {}
 pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
     let listener = Listener::new(hosts.listen).map_err(|error| Error::Listen(hosts.listen, error))?;
     let control = Control::connect(socket, Role::Engine).map_err(Error::Control)?;
-    let _held = presence::hold(hosts.listen);
     tracing::info!("engine: listening at {}, for {} others", hosts.listen, hosts.engines.len());
     let mut engine = Engine::new(control, listener, hosts).map_err(Error::Control)?;
     while engine.is_needed() {

@@ -1,27 +1,33 @@
 //! Sockets between engines before they are carriers: who comes, whom this engine calls, and where datagrams go. None of them blocks.
 
+use crate::presence;
 use sd_sys::Errno;
 use sd_sys::fd::Owned;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 
 /// Where other engines reach this one.
-pub(crate) struct Listener(std::net::TcpListener);
+pub(crate) struct Listener {
+    socket: std::net::TcpListener,
+    /// Who waits for the address waits for the end of this.
+    _presence: Option<UnixListener>,
+}
 
 impl Listener {
     pub(crate) fn new(address: SocketAddr) -> std::io::Result<Listener> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Listener(listener))
+        Ok(Listener { socket: listener, _presence: presence::hold(address) })
     }
 
     pub(crate) fn raw(&self) -> i32 {
-        self.0.as_raw_fd()
+        self.socket.as_raw_fd()
     }
 
     /// Who has come, and from where.
     pub(crate) fn accept(&self) -> Option<(OwnedFd, IpAddr)> {
-        let (stream, from) = self.0.accept().ok()?;
+        let (stream, from) = self.socket.accept().ok()?;
         stream.set_nonblocking(true).ok()?;
         let socket = OwnedFd::from(stream);
         keep_alive(&socket);

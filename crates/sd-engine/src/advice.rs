@@ -39,26 +39,28 @@ impl Desk {
             let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
             let (come, promise) = (connection.come(), connection.promise);
             let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
-            seat.into_iter().for_each(|seat| seat.woken.messages += come);
+            if let Some(seat) = seat {
+                seat.woken.messages += come;
+                seat.judged += 1;
+            }
         }
         let (mut advised, mut few) = (Vec::new(), Vec::new());
         let (mut together, mut there) = (Woken::default(), 0);
         for seat in self.seats.all_mut() {
-            let part = seat.take_woken();
-            let ids = seat.slots.iter().flatten();
-            let count = ids.clone().count();
-            if !part.is_few() {
-                let goes = seat.wakes.look(part, count);
-                advised.extend(ids.filter(|_| goes).map(|id| (*id, Advice::Woken)));
-                continue;
+            let (part, judged) = (seat.take_woken(), std::mem::take(&mut seat.judged));
+            if part.is_few() {
+                together += part;
+                there += judged;
+                few.extend(part.is_each().then_some(seat));
+            } else if seat.wakes.look(part, judged) {
+                advised.push(seat);
             }
-            together += part;
-            there += count;
-            few.extend(ids.filter(|_| part.is_each()).map(|id| (*id, Advice::Woken)));
         }
         if self.wakes.look(together, there) {
             advised.append(&mut few);
         }
+        let advised = advised.iter().flat_map(|seat| seat.slots.iter().flatten());
+        let advised = advised.map(|id| (*id, Advice::Woken)).collect();
         self.advise_all(advised, links, control);
     }
 

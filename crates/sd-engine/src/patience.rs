@@ -19,6 +19,7 @@ pub(crate) struct Patience {
     shy_ns: u64,
     /// What was lost to those who kept an offer for long lately, in nanoseconds; it is forgotten in four times its time.
     lost: u64,
+    /// Up to then that was done.
     forgets_at: u64,
 }
 

@@ -25,8 +25,10 @@ pub(crate) struct Seat {
     /// The local process is gone.
     pub(crate) is_dead: bool,
     pub(crate) wakes: Wakes,
-    /// What is to be judged; its wakes are all that there were when they were counted last.
+    /// What came since it was judged last; `end` counts the wakes.
     pub(crate) woken: Woken,
+    /// Connections that are judged.
+    pub(crate) judged: usize,
     used: usize,
 }
 
@@ -114,16 +116,14 @@ impl Seat {
             is_dead: false,
             wakes: Wakes::default(),
             woken: Woken::default(),
+            judged: 0,
             used: 0,
         })
     }
 
     /// What came for the local process, and what it was woken for, since this was asked last.
     pub(crate) fn take_woken(&mut self) -> Woken {
-        let wakes = self.end.wakes.get();
-        let Woken { messages, wakes: before, joined } =
-            std::mem::replace(&mut self.woken, Woken { wakes, ..Woken::default() });
-        Woken { messages, wakes: wakes.saturating_sub(before), joined }
+        Woken { wakes: self.end.wakes.take(), ..std::mem::take(&mut self.woken) }
     }
 
     /// The ring that the local process writes, or the one that it reads.

@@ -33,7 +33,7 @@ pub struct End {
     /// The process is rung when [`End::ring_owed`] is called, once for all that was announced before.
     pub gathers: bool,
     owes_ring: Cell<bool>,
-    /// How often somebody there was woken.
+    /// How often somebody there was woken, since who counts that has taken it.
     pub wakes: Cell<u64>,
     bell: Bell,
     page: &'static Public,

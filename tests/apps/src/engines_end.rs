@@ -70,7 +70,7 @@ fn kill_engines(hosts: &[Host; 2], which: &[usize]) -> Result<()> {
     std::thread::sleep(Duration::from_millis(1000));
     let before: Vec<u32> = which.iter().map(|at| hosts[*at].engine()).collect::<Result<_>>()?;
     for pid in &before {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid as i32), nix::sys::signal::Signal::SIGKILL)?;
+        kill(Pid::from_raw(*pid as i32), Signal::SIGKILL)?;
     }
     for (at, pid) in which.iter().zip(before) {
         retry(LIMIT, || if hosts[*at].engine()? == pid { fail!("it is still there") } else { Ok(()) })?;

@@ -33,6 +33,7 @@ const LOSSY: Faults = Faults {
     jitter: Duration::from_micros(300),
     is_cut: false,
 };
+
 fn seconds(default: u64) -> u64 {
     number("SECONDS_OF_SOAK", default)
 }

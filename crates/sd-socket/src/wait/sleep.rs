@@ -36,7 +36,7 @@ const CROWDED_AGAIN_NS: u64 = 100_000_000;
 static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
 static CROWDED_FOR_MS: AtomicU32 = AtomicU32::new(CROWDED_PAUSE_MS[0]);
 
-/// A peer that has its turn in between says nothing: it is there besides.
+/// A short yield in between, in which the peer had its turn, does not say that the stranger is gone.
 #[cold]
 fn note_crowd(now: u64) {
     let [least, most] = CROWDED_PAUSE_MS;

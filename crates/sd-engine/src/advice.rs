@@ -1,25 +1,45 @@
 //! What [`crate::policy`] has to know is counted, for all connections, and their ends are told what it says.
 
 use crate::desk::Desk;
+use crate::hosts::Hosts;
 use crate::policy::{self, Crowd, Pace, Woken};
+use crate::worth::{Count, Place, Service};
 use sd_link::Link;
 use sd_pump::control::Control;
 use sd_shm::promotion::Advice;
+use std::collections::{HashMap, HashSet};
 
 impl Desk {
     /// A window is over. Who is better off with the kernel is told so.
-    pub(crate) fn judge(&mut self, window_ns: u64, least: usize, links: &mut [Link], control: &mut Control) {
+    pub(crate) fn judge(
+        &mut self,
+        window_ns: u64,
+        now: u64,
+        hosts: &Hosts,
+        links: &mut [Link],
+        control: &mut Control,
+    ) {
+        let least = hosts.least;
         if !policy::judges(least) {
             return;
         }
         let mut paces = vec![Vec::new(); links.len()];
-        let mut advised = Vec::new();
+        let (mut advised, mut used) = (Vec::new(), HashSet::new());
         for id in self.connections.ids() {
-            let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
+            let Some(connection) = self.connections.get(id) else { continue };
+            let service = connection.service();
+            used.extend(service);
+            if !connection.is_judged() {
+                continue;
+            }
+            // It came while the others were told.
+            let is_left = service.is_some_and(|service| self.worth.is_left(service, now));
+            advised.extend(is_left.then_some((id, Advice::Slower)));
             let (pace, advice) = connection.habit.look(connection.load(), window_ns);
             paces[connection.peer].push((id, pace));
             advised.extend(advice.map(|advice| (id, advice)));
         }
+        self.worth.forget(now, &used);
         self.crowds.resize(links.len(), Crowd::default());
         for (crowd, paces) in self.crowds.iter_mut().zip(&paces) {
             if crowd.look(paces.iter().map(|(_, pace)| *pace), least) {
@@ -28,6 +48,31 @@ impl Desk {
             }
         }
         self.advise_all(advised, links, control);
+    }
+
+    /// A window of trials is over.
+    pub(crate) fn judge_worth(&mut self, now: u64, links: &mut [Link], control: &mut Control) {
+        let mut counts = HashMap::<Service, Count>::new();
+        let all = self.connections.ids();
+        for id in &all {
+            let Some(connection) = self.connections.get(*id) else { continue };
+            let Some(service) = connection.service() else { continue };
+            let count = counts.entry(service).or_default();
+            count.here += usize::from(connection.is_judged());
+            count.waiting += usize::from(connection.at.is_none());
+        }
+        let Desk { worth, connections, .. } = self;
+        let slower = worth.look(now, &counts, |id| match connections.get(id) {
+            None => Place::Over,
+            Some(connection) if connection.is_judged() => Place::Here(connection.payload()),
+            Some(_) => Place::Elsewhere,
+        });
+        for (service, hundredths) in slower {
+            tracing::debug!(?service, hundredths, "engine: slower than the kernel was");
+            let is_its = |id: &u64| self.connections.get(*id).is_some_and(|it| it.service() == Some(service));
+            let advised = all.iter().copied().filter(is_its).map(|id| (id, Advice::Slower)).collect();
+            self.advise_all(advised, links, control);
+        }
     }
 
     /// A window of wakes is over.
@@ -71,12 +116,19 @@ impl Desk {
         }
     }
 
-    /// Those that are offered to the engine of each of so many hosts, or carried.
-    pub(crate) fn crowds(&mut self, links: &[Link], offered: impl Iterator<Item = u64>) -> Vec<usize> {
+    /// Those that are offered to the engine of each of so many hosts, or carried; not those that stay the kernel's as that is faster.
+    pub(crate) fn crowds(
+        &mut self,
+        links: &[Link],
+        offered: impl Iterator<Item = u64>,
+        now: u64,
+    ) -> Vec<usize> {
         let mut counts: Vec<usize> = links.iter().map(|link| link.connections() as usize).collect();
         for id in offered {
             let connection = self.connections.get(id);
-            connection.into_iter().for_each(|connection| counts[connection.peer] += 1);
+            let Some(connection) = connection else { continue };
+            let is_left = connection.service().is_some_and(|service| self.worth.is_left(service, now));
+            counts[connection.peer] += usize::from(!is_left);
         }
         counts
     }

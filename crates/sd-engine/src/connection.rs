@@ -8,6 +8,7 @@ use crate::outgoing::Outgoing;
 use crate::policy::{Habit, Load};
 use crate::seat::{ALL_BITS, Seat, Slot};
 use crate::words::{Question, Words};
+use crate::worth::Service;
 use sd_link::{Connection as Number, Link};
 use sd_proto::Ip;
 use sd_pump::control::Control;
@@ -21,6 +22,7 @@ use sd_shm::channel::{
 use sd_shm::promotion::{
     Advice, FLAG_ATTACHED, FLAG_BROKEN, FLAG_HEARD, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED,
 };
+use sd_shm::slab::Awaits;
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
@@ -44,10 +46,10 @@ pub(crate) struct Connection {
     pub(crate) offer: (u64, u64),
     /// Whose it is (`hosts`).
     pub(crate) tenant: u32,
-    /// The end at the other host.
-    pub(crate) far: Ip,
-    /// The monitor knows that it stays the kernel's for now.
-    pub(crate) is_told_of: bool,
+    /// The end at the other host, and its port.
+    pub(crate) far: (Ip, u16),
+    /// The monitor knows that it stays the kernel's for now, and why.
+    pub(crate) stays: Awaits,
     /// What the other engine is asked, as long as it has not answered.
     pub(crate) question: Option<Question>,
     /// What the monitor has promised: a seat, and the ticket.
@@ -103,8 +105,8 @@ impl Connection {
             is_opener,
             offer: (0, 0),
             tenant: 0,
-            far: Ip([0; 16]),
-            is_told_of: false,
+            far: (Ip([0; 16]), 0),
+            stays: Awaits::Nothing,
             question: None,
             promise: None,
             at: None,
@@ -398,6 +400,16 @@ impl Connection {
             messages: self.outgoing.messages + self.incoming.messages,
             bytes: self.outgoing.at + self.incoming.at,
         }
+    }
+
+    /// Bytes of payload in both directions.
+    pub(crate) fn payload(&self) -> u64 {
+        self.outgoing.payload + self.incoming.payload
+    }
+
+    /// What the local process has connected to.
+    pub(crate) fn service(&self) -> Option<Service> {
+        self.is_opener.then_some((self.peer, self.far.0, self.far.1))
     }
 
     /// Messages that have come since this was asked last.

@@ -5,6 +5,7 @@ use crate::connections::Connections;
 use crate::policy::{Crowd, Wakes};
 use crate::seat::{Seat, Seats, Slot};
 use crate::words::Question;
+use crate::worth::Worth;
 use sd_link::{Connection as Number, Ends, Link, News};
 use sd_pump::control::Control;
 use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
@@ -45,6 +46,7 @@ pub(crate) struct Desk {
     pub(crate) crowds: Vec<Crowd>,
     /// Of all processes for which few messages come.
     pub(crate) wakes: Wakes,
+    pub(crate) worth: Worth,
     /// Bytes that have come.
     pub(crate) carried: u64,
 }

@@ -3,6 +3,7 @@
 //! Its text is `sd_keys::Hosts`' business; here its lines are engines, each with the networks behind it, and files are read. A name of a file
 //! that is relative begins at the hosts file's folder.
 
+use crate::policy;
 use sd_keys::handshake::Mode;
 use sd_keys::hosts::names::Answers;
 use sd_keys::hosts::{Carriers, Tenant, tenant_id};
@@ -42,6 +43,8 @@ pub struct Hosts {
     pub engines: Vec<Engine>,
     /// Between two hosts with fewer connections these stay the kernel's.
     pub least: usize,
+    /// Connections are measured before they come, and meanwhile.
+    pub(crate) has_trials: bool,
     /// What may carry packets to them, and how much datagrams may have under way.
     pub(crate) carriers: Carriers,
     pub(crate) congestion: Congestion,
@@ -125,12 +128,14 @@ impl Hosts {
         let credentials = Credentials::new(identity, shared, Cipher::Aes128Gcm);
         let credentials = Arc::new(credentials.map_err(Mistake::new)?);
         let least = file.least.unwrap_or(LEAST);
+        let has_trials = file.trial.unwrap_or(true) && policy::judges(least);
         let (carriers, congestion) =
             (file.carriers.unwrap_or_default(), file.congestion.unwrap_or(Congestion::Dctcp));
         let written = Arc::new(file);
         let file = sd_keys::Hosts::default();
         let engines = Vec::new();
-        let hosts = Hosts { listen, engines, least, carriers, congestion, credentials, written, file };
+        let hosts =
+            Hosts { listen, engines, least, has_trials, carriers, congestion, credentials, written, file };
         Ok(hosts.with(&Answers::new()).0)
     }
 

@@ -32,8 +32,9 @@ pub(crate) struct Incoming {
     early: BTreeMap<u64, Vec<u8>>,
     /// What waits early, with its costs.
     pub(crate) early_bytes: usize,
-    /// Pieces with payload that were put into the ring.
+    /// Pieces with payload that were put into the ring, and bytes of that.
     pub(crate) messages: u64,
+    pub(crate) payload: u64,
     /// The large region was written into.
     pub(crate) is_large: bool,
 }
@@ -63,6 +64,7 @@ impl Incoming {
             early: BTreeMap::new(),
             early_bytes: 0,
             messages: 0,
+            payload: 0,
             is_large: false,
         }
     }
@@ -191,6 +193,7 @@ impl Incoming {
     fn finish_if_whole(&mut self, there: &Rings, wants_time: bool) {
         if let Some((piece, _, 0)) = &self.piece {
             piece.put(there, if wants_time { stamp::of(sd_sys::time::ticks()) } else { 0 });
+            self.payload += u64::from(piece.payload_bytes());
             self.piece = None;
             self.messages += 1;
         }

@@ -73,6 +73,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod words;
+mod worth;
 
 pub use hosts::{Hosts, Mistake};
 pub use presence::await_end;

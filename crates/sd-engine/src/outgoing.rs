@@ -20,8 +20,9 @@ pub(crate) struct Outgoing {
     /// So much of the stream is known to be in the ring; and the other end has consumed so much.
     pub(crate) at: u64,
     consumed: u64,
-    /// Pieces with payload.
+    /// Pieces with payload, and bytes of that.
     pub(crate) messages: u64,
+    pub(crate) payload: u64,
     has_ended: bool,
     jumps: u32,
 }
@@ -34,6 +35,7 @@ impl Outgoing {
             at: 0,
             consumed: 0,
             messages: 0,
+            payload: 0,
             has_ended: false,
             jumps: 0,
         }
@@ -62,6 +64,7 @@ impl Outgoing {
                 Some(_) => {
                     (self.jumps, self.at) = (0, self.at + u64::from(piece.used()));
                     self.messages += 1;
+                    self.payload += u64::from(piece.payload_bytes());
                 }
                 None => {
                     (self.jumps, self.at) = (self.jumps + 1, self.at + HEADER);

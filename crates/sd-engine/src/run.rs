@@ -15,6 +15,7 @@ use crate::words::Question;
 use sd_link::Link;
 use sd_proto::{Reply, Request};
 use sd_pump::control::{self, Control, Role};
+use sd_sys::diag::Diag;
 use sd_sys::fd::{EVENTFD_EDGE, Owned};
 use sd_sys::msg::Received;
 use sd_sys::time::now_ns;
@@ -98,6 +99,8 @@ struct Engine {
     orphan_at: u64,
     reports: Reports,
     reload: reload::Reload,
+    /// Where the kernel tells what its connections carry.
+    diag: Option<Diag>,
 }
 
 impl Engine {
@@ -136,6 +139,7 @@ impl Engine {
             orphan_at: 0,
             reports: Reports::default(),
             reload: reload::Reload::default(),
+            diag: Diag::open().ok(),
         })
     }
 
@@ -221,11 +225,14 @@ impl Engine {
         let Engine { desk, control, links, .. } = self;
         if now - self.judged_at >= policy::WINDOW_NS {
             let window_ns = now - std::mem::replace(&mut self.judged_at, now);
-            desk.judge(window_ns, self.hosts.least, links, control);
+            desk.judge(window_ns, now, &self.hosts, links, control);
         }
         if now - self.wakes_judged_at >= policy::WAKES_NS {
             self.wakes_judged_at = now;
             desk.judge_wakes(self.hosts.least, links, control);
+        }
+        if desk.worth.is_due(now) {
+            desk.judge_worth(now, links, control);
         }
         desk.leave_dead_seats(control);
         desk.ring(control);
@@ -344,8 +351,10 @@ impl Engine {
         let unseated = self.next_given_up().unwrap_or(FOREVER_NS);
         let peers = self.peers.iter().zip(&self.links).map(|(peer, link)| peer.next_time(link));
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
-        let due =
-            peers.chain([unseated, orphan, self.reload.leaving.next_time()]).min().unwrap_or(FOREVER_NS);
+        let due = peers
+            .chain([unseated, orphan, self.reload.leaving.next_time(), self.next_measured()])
+            .min()
+            .unwrap_or(FOREVER_NS);
         let has_monitor = !self.control.has_ended;
         let due = due.min(self.reports.next_time(&mut self.peers, &self.links, has_monitor));
         let timeout = match due {

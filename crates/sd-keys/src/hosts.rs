@@ -6,6 +6,7 @@
 //! key         FILE                         its own key (sd key new FILE)
 //! shared-key  FILE
 //! least       NUMBER                       between two hosts with fewer connections these stay the kernel's
+//! trial       on|off                       connections that are slower by the engines than they were go back (on)
 //! carrier     trunk|datagram|either        what goes between engines: TCP, UDP, or what is better now (either)
 //! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
 //! rekey       SECONDS                      packets have new keys at least so often (3600)
@@ -30,7 +31,7 @@ mod lines;
 pub mod names;
 
 use crate::identity::PublicKey;
-use lines::{Line, carriers, congestion, host, once, seconds, socket, tenant};
+use lines::{Line, carriers, congestion, host, on_or_off, once, seconds, socket, tenant};
 use names::Named;
 use sd_link::congestion::Congestion;
 use std::collections::HashMap;
@@ -64,8 +65,8 @@ pub enum Carriers {
 }
 
 /// What is followed by one word.
-const ONE_WORD: [&str; 8] =
-    ["listen", "key", "shared-key", "least", "carrier", "congestion", "rekey", "resolve"];
+const ONE_WORD: [&str; 9] =
+    ["listen", "key", "shared-key", "least", "trial", "carrier", "congestion", "rekey", "resolve"];
 
 /// Where `swift` says no other delay to aim at.
 const SWIFT_US: u64 = 100;
@@ -194,6 +195,8 @@ pub struct Hosts {
     pub key: Option<PathBuf>,
     pub shared_key: Option<PathBuf>,
     pub least: Option<usize>,
+    /// Connections that are slower by the engines than they were go back.
+    pub trial: Option<bool>,
     pub carriers: Option<Carriers>,
     pub congestion: Option<Congestion>,
     /// Packets have new keys at least so often.
@@ -241,6 +244,7 @@ impl Hosts {
                     let number = number.parse().map_err(|_| format!("{number:?} is no number"));
                     number.and_then(|number| once(&mut hosts.least, number))
                 }
+                ["trial", word] => on_or_off(word).and_then(|is_on| once(&mut hosts.trial, is_on)),
                 ["carrier", name] => carriers(name).and_then(|which| once(&mut hosts.carriers, which)),
                 ["congestion", name] => congestion(name).and_then(|which| once(&mut hosts.congestion, which)),
                 ["rekey", number] => {

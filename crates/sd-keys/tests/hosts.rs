@@ -49,6 +49,7 @@ fn a_file() {
     assert_eq!(hosts.trust_of_engine(ip("::ffff:10.0.0.1")), Some(Trust::Plain));
     assert_eq!(hosts.trust_of_engine(ip("10.0.0.2")), None);
     assert_eq!(hosts.iter().count(), 5);
+    assert_eq!(Hosts::parse("trial off").unwrap().trial, Some(false));
     assert_eq!(Hosts::parse("").unwrap(), Hosts::default());
 }
 
@@ -102,6 +103,8 @@ fn what_it_cannot_mean() {
         ("host 10.0.0.0/8 a:1 plain\nhost 10.0.0.0/8 b:1 plain", 2, "line 1 as well"),
         ("shared-key s\nhost 10.0.0.0/8 a:1 plain\nhost 11.0.0.0/8 A:1 shared", 3, "another way in line 2"),
         ("rekey 0", 1, "no seconds"),
+        ("trial 1", 1, "neither on nor off"),
+        ("trial on\ntrial off", 2, "said twice"),
         ("rekey 1\nrekey 1", 2, "said twice"),
         ("resolve 604801", 1, "no seconds"),
         (&format!("shared-key s\nhost 10.0.0.0/8 10.0.0.1:1 key={KEY}"), 2, "`key FILE`"),

@@ -364,8 +364,8 @@ pub enum Request {
         client: u64,
         /// As in [`Reply::Seek`].
         offer: u64,
-        /// All it has carried is bulk; otherwise few are busy between the two hosts.
-        bulk: bool,
+        /// Why (`Awaits` of sd-shm): few are busy between the two hosts, it is bulk, or the engine was slower.
+        why: u32,
     } brings 0, silent;
     /// A connection that was offered is over, or is offered anew by another name. No answer.
     71 Withdraw {

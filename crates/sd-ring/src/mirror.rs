@@ -72,6 +72,11 @@ impl Piece {
         has_payload.then(|| (self.region, self.at + SIZE, padded(self.len)))
     }
 
+    /// Bytes of its payload.
+    pub fn payload_bytes(&self) -> u32 {
+        if self.payload().is_some() { self.len } else { 0 }
+    }
+
     /// Its byte was sent as urgent.
     pub fn is_urgent(&self) -> bool {
         self.kind == Kind::Urgent

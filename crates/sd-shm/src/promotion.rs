@@ -50,6 +50,8 @@ pub enum Advice {
     Woken,
     /// The hosts file does not give its other end to that engine, or that tenant, any more.
     Unlisted,
+    /// Connections to that service are slower by the engine than they were as the kernel's.
+    Slower,
 }
 
 /// The first bit of [`SlotSide::flags`] for [`Advice`], behind those of the roads.
@@ -57,7 +59,8 @@ const ADVICE_SHIFT: u32 = SHIFT + 9;
 
 impl Advice {
     /// Two engines may say two things: the first of these counts.
-    const ALL: [Advice; 5] = [Advice::Unlisted, Advice::Bulk, Advice::Woken, Advice::Few, Advice::Sparse];
+    const ALL: [Advice; 6] =
+        [Advice::Unlisted, Advice::Bulk, Advice::Slower, Advice::Woken, Advice::Few, Advice::Sparse];
 
     /// Bits of [`SlotSide::flags`].
     pub fn flags(self) -> u32 {

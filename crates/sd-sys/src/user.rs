@@ -20,17 +20,20 @@ const FRAMES: usize = 4 * PAGE;
 const PAGES_MAX: usize = 16;
 
 /// Pages that were found to be good, by hash.
-struct Known([AtomicUsize; 64]);
+struct Known([AtomicUsize; KNOWN]);
 
-static READABLE: Known = Known([const { AtomicUsize::new(0) }; 64]);
-static WRITABLE: Known = Known([const { AtomicUsize::new(0) }; 64]);
+/// Threads of a program have their stacks and arrays in as many pages.
+const KNOWN: usize = 256;
+
+static READABLE: Known = Known([const { AtomicUsize::new(0) }; KNOWN]);
+static WRITABLE: Known = Known([const { AtomicUsize::new(0) }; KNOWN]);
 
 impl Known {
     #[inline]
     fn place(&self, page: usize) -> &AtomicUsize {
         let number = page / PAGE;
         let [first, ..] = &self.0;
-        self.0.get((number ^ number >> 6) % self.0.len()).unwrap_or(first)
+        self.0.get((number ^ number >> 8 ^ number >> 16) % self.0.len()).unwrap_or(first)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Two hosts with an engine each: what is better off with the kernel goes back there, and stays (ADR 103).
 
 use super::Scenario;
-use super::engines::{LIMIT, PORT, finish};
+use super::engines::{LIMIT, PORT, finish, start_again};
 use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::Side;
@@ -16,6 +16,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("between-hosts-advice", &["python3", "ss", network::PROGRAM], |_| few_and_bulk())
         .ours()
         .limit_s(180),
+    Scenario::new("between-hosts-trial", &["python3", network::PROGRAM], |_| trial()).ours().limit_s(180),
     Scenario::new("between-hosts-sparse", &["python3", network::PROGRAM], |_| sparse()).ours().limit_s(180),
 ];
 
@@ -39,10 +40,13 @@ while True:
             all.pop(number).close()
 "#;
 const CLIENT: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/advice_client.py"));
+const TRIAL: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/trial_client.py"));
 const SPARSE: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/sparse_client.py"));
 /// As the hosts file has it where it says nothing.
 const LEAST: usize = 32;
 const COUNT: usize = 40;
+/// What a busy machine carries faster is not to be a test's result.
+const NO_TRIAL: &str = "trial off\n";
 /// Long enough for whoever would come again.
 const WHILE: Duration = Duration::from_secs(6);
 
@@ -55,8 +59,18 @@ struct Talk {
 }
 
 impl Talk {
-    fn start(script: &str) -> Result<Talk> {
-        let hosts = host::two_with_engines(Faults::default(), LEAST)?;
+    /// `lines`: of the hosts file, besides; `of_host`: behind each line of a host.
+    fn start(script: &str, lines: &str, of_host: &str) -> Result<Talk> {
+        let mut hosts = host::two_with_engines(Faults::default(), LEAST)?;
+        for host in &mut hosts {
+            let text = std::fs::read_to_string(host.hosts_file())?;
+            let said = text.lines().map(|line| match line.starts_with("host ") {
+                true => format!("{line} {of_host}\n"),
+                false => format!("{line}\n"),
+            });
+            std::fs::write(host.hosts_file(), said.collect::<String>() + lines)?;
+            start_again(host)?;
+        }
         let [here, there] = &hosts;
         let (address, port, count) = (there.address.to_string(), PORT.to_string(), COUNT.to_string());
         let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
@@ -75,12 +89,41 @@ impl Talk {
     }
 }
 
+/// Forty come, by an engine that may send less than the kernel does: all go back for that, and stay.
+fn trial() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let mut talk = Talk::start(TRIAL, "tenant slow rate=20000\n", "tenant=slow")?;
+    talk.client.wait_for_text("many", LIMIT)?;
+    // Who was offered late is not carried by then.
+    let why = Some("the engine was slower");
+    talk.hosts.iter().try_for_each(|host| {
+        retry(LIMIT, || {
+            let seen = host.lab.snapshot()?;
+            let all = seen.of_port(PORT);
+            let is_back = |c: &&&ss::Connection| c.path == "kernel" && c.moved.as_deref() == why;
+            match all.iter().filter(is_back).count() {
+                back if 2 * back >= COUNT && all.iter().all(|c| c.path == "kernel") => Ok(()),
+                back => fail!("{back} of {COUNT} went back: {}", roads(&seen)),
+            }
+        })
+    })?;
+    let promotions = |hosts: &[Host; 2]| Ok::<_, harness::Error>(hosts[0].lab.snapshot()?.promotions);
+    let before = promotions(&talk.hosts)?;
+    std::thread::sleep(WHILE);
+    match promotions(&talk.hosts)? {
+        now if now == before => talk.end(),
+        now => fail!("{before} promotions, then {now}"),
+    }
+}
+
 /// Among forty, the one with a message each 100 ms stays with the kernel, and the one that becomes so goes back there.
 fn sparse() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    let mut talk = Talk::start(SPARSE)?;
+    let mut talk = Talk::start(SPARSE, NO_TRIAL, "")?;
     talk.client.wait_for_text("many", LIMIT)?;
     let said = talk.client.stdout_so_far();
     let ports: Vec<&str> = said.split_whitespace().skip(1).take(2).collect();
@@ -110,7 +153,7 @@ fn few_and_bulk() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    let mut talk = Talk::start(CLIENT)?;
+    let mut talk = Talk::start(CLIENT, NO_TRIAL, "")?;
     let (hosts, client, input) = (&talk.hosts, &mut talk.client, &mut talk.input);
     client.wait_for_text("many", LIMIT)?;
     came(hosts, COUNT)?;

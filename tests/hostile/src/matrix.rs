@@ -282,7 +282,7 @@ fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
     let offers = ids.all.iter().copied().chain([0, 1, u64::MAX]);
     for (client, offer) in offers.flat_map(|client| [(client, 0), (client, 1)]) {
         all.push(Request::Found { client, offer, serial: client });
-        all.push(Request::Stays { client, offer, bulk: offer != 0 });
+        all.push(Request::Stays { client, offer, why: offer as u32 });
     }
 }
 

@@ -9,13 +9,17 @@
 
 use super::Engine;
 use crate::connection::{Connection, WINDOW};
-use crate::peer::Tenure;
+use crate::peer::{FOREVER_NS, Tenure};
 use crate::policy::{self, Load};
 use crate::words::Question;
-use sd_proto::Request;
+use crate::worth::{May, Service};
+use sd_proto::{Ip, Request};
 use sd_pump::control::Control;
+use sd_shm::slab::Awaits;
+use sd_sys::diag::Diag;
 use sd_sys::time::now_ns;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
@@ -61,11 +65,11 @@ impl Engine {
         };
         if load.is_bulk() && policy::judges(self.hosts.least) {
             // It is offered again in a minute, and may have become something else by then.
-            return stays(offer, true, &mut self.control);
+            return stays(offer, Awaits::Small, &mut self.control);
         }
         let until_ns = now_ns() + WAITS_NS;
         let mut connection = Connection::new(peer, true, until_ns);
-        (connection.offer, connection.tenant, connection.far) = (offer, tenant, question.remote.0);
+        (connection.offer, connection.tenant, connection.far) = (offer, tenant, question.remote);
         let id = self.desk.connections.add(connection);
         self.unseated.add(until_ns, id);
         self.pending.push((id, question));
@@ -87,7 +91,7 @@ impl Engine {
     pub(super) fn answer_questions(&mut self, now: u64) {
         self.pending.append(&mut self.desk.unanswered);
         if !self.pending.is_empty() {
-            self.ask();
+            while self.ask(now) {}
         }
         for id in std::mem::take(&mut self.desk.opened) {
             if let Some(connection) = self.desk.connections.get(id) {
@@ -111,7 +115,7 @@ impl Engine {
             };
             let until_ns = now + WAITS_NS;
             let mut asked = Connection::new(peer, false, until_ns);
-            (asked.number, asked.tenant, asked.far) = (Some(number), tenant, local.0);
+            (asked.number, asked.tenant, asked.far) = (Some(number), tenant, local);
             let serial = self.desk.connections.add(asked);
             self.unseated.add(until_ns, serial);
             let (sent, received) = began.unwrap_or_default();
@@ -129,19 +133,40 @@ impl Engine {
         self.give_up_old(now);
     }
 
-    /// Asks what can be asked now.
-    fn ask(&mut self) {
-        let Engine { pending, desk, links, hosts, control, peers, .. } = self;
-        let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id));
+    /// When the kernel was to be asked again what connections carry that are offered.
+    pub(super) fn next_measured(&self) -> u64 {
+        self.desk.worth.next_time().unwrap_or(FOREVER_NS)
+    }
+
+    /// Asks what can be asked now. Whether to try again at once: there are services that were not known.
+    fn ask(&mut self, now: u64) -> bool {
+        let Engine { pending, desk, links, hosts, control, peers, diag, .. } = self;
+        if desk.worth.next_time().is_some_and(|due| due <= now) {
+            let questions: HashMap<u64, Question> = pending.iter().copied().collect();
+            desk.worth.go_on(now, |id| carried(diag.as_ref(), questions.get(&id)?));
+        }
+        let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id), now);
+        let mut unknown = HashMap::<Service, Vec<u64>>::new();
         pending.retain(|(id, question)| {
             let Some(connection) = desk.connections.get(*id) else { return false };
             if peers[connection.peer].tenure != Tenure::Stays {
                 return true;
             }
-            if !policy::may_come(crowds[connection.peer], hosts.least) {
-                if !std::mem::replace(&mut connection.is_told_of, true) {
-                    stays(connection.offer, false, control);
-                }
+            let service = (connection.peer, question.remote.0, question.remote.1);
+            let may = if hosts.has_trials { desk.worth.may_come(service, now) } else { May::Come };
+            let why = match policy::may_come(crowds[connection.peer], hosts.least) {
+                _ if may == May::Stay => Awaits::Faster,
+                true => Awaits::Nothing,
+                false => Awaits::Few,
+            };
+            if why != Awaits::Nothing && std::mem::replace(&mut connection.stays, why) != why {
+                stays(connection.offer, why, control);
+            }
+            if why != Awaits::Nothing || may == May::Wait {
+                return true;
+            }
+            if may == May::Unknown {
+                unknown.entry(service).or_default().push(*id);
                 return true;
             }
             match links[connection.peer].open(connection.tenant, *id, WINDOW, &question.encode()) {
@@ -151,6 +176,14 @@ impl Engine {
             }
             false
         });
+        if unknown.is_empty() {
+            return false;
+        }
+        let questions: HashMap<u64, Question> = pending.iter().copied().collect();
+        for (service, ids) in unknown {
+            desk.worth.begin(service, now, ids.into_iter(), |id| carried(diag.as_ref(), questions.get(&id)?));
+        }
+        true
     }
 
     fn give_up_old(&mut self, now: u64) {
@@ -166,9 +199,18 @@ impl Engine {
     }
 }
 
+/// What the kernel has carried of a connection, if it is of this network namespace.
+fn carried(diag: Option<&Diag>, question: &Question) -> Option<u64> {
+    let name = |(ip, port): (Ip, u16)| {
+        let ip = ip.to_v4().map_or(IpAddr::V6(ip.0.into()), |v4| IpAddr::V4(v4.into()));
+        (ip, port)
+    };
+    diag?.carried(name(question.local), name(question.remote))
+}
+
 /// An offer is not asked about for now; the monitor tells people.
-fn stays((client, offer): (u64, u64), bulk: bool, control: &mut Control) {
-    control.tell(&Request::Stays { client, offer, bulk });
+fn stays((client, offer): (u64, u64), why: Awaits, control: &mut Control) {
+    control.tell(&Request::Stays { client, offer, why: why as u32 });
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ impl Engine {
         }
         let Engine { peers, hosts, desk, links, control, .. } = self;
         let stays = |it: &crate::connection::Connection| {
-            peers[it.peer].tenure == Tenure::Stays && hosts.engine_of(it.far) == Some((it.peer, it.tenant))
+            peers[it.peer].tenure == Tenure::Stays && hosts.engine_of(it.far.0) == Some((it.peer, it.tenant))
         };
         desk.send_back(stays, links, control);
         self.is_unsent = true;

@@ -135,6 +135,14 @@ pub(super) fn seconds(text: &str) -> Result<u64, String> {
     seconds.ok_or(format!("{text:?} are no seconds from 1 to 604800"))
 }
 
+pub(super) fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text:?} is neither on nor off")),
+    }
+}
+
 fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=64).contains(&name.len()) && name.bytes().all(fits)

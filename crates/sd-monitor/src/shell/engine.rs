@@ -96,8 +96,11 @@ impl Server {
             Request::Peer { .. } | Request::Listed { .. } | Request::Network { .. } => {
                 self.peer(client, asked)?
             }
-            Request::Stays { client: offers, offer, bulk } if self.engine.is(client) => {
-                let why = if bulk { Awaits::Small } else { Awaits::Few };
+            Request::Stays { client: offers, offer, why } if self.engine.is(client) => {
+                let why = match Awaits::from_u32(why) {
+                    why @ (Awaits::Small | Awaits::Faster) => why,
+                    _ => Awaits::Few,
+                };
                 self.core.offers.stays(ClientId(offers), offer, why);
             }
             _ => return Err(ErrorCode::Protocol),

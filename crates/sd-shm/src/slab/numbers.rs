@@ -148,6 +148,8 @@ pub enum Moved {
     Woken = 10,
     /// To the kernel: the hosts file has changed.
     Unlisted = 11,
+    /// To the kernel: connections to that service were slower by the engine.
+    Slower = 12,
 }
 else Never
 }
@@ -168,6 +170,7 @@ impl Moved {
             Moved::Sparse => "sparse",
             Moved::Woken => "each message wakes its reader",
             Moved::Unlisted => "the hosts file has changed",
+            Moved::Slower => "the engine was slower",
         }
     }
 }
@@ -215,6 +218,8 @@ pub enum Awaits {
     Few = 18,
     /// Messages that are not bulk: the other end is another host's.
     Small = 19,
+    /// Another trial of the engine's road: the last was slower.
+    Faster = 20,
 }
 else Nothing
 }
@@ -243,6 +248,7 @@ impl Awaits {
             Awaits::Ending => "it was ending when it was offered",
             Awaits::Few => "few are busy between the hosts",
             Awaits::Small => "bulk, to another host",
+            Awaits::Faster => "the engine was slower",
         }
     }
 }

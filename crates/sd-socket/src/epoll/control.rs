@@ -120,7 +120,7 @@ pub(super) fn insert(
     entry: u32,
 ) -> Option<&'static Item> {
     let item = interest.items.take(epoll, fd, source, wish, entry)?;
-    epoll.members.fetch_add(1, Ordering::Relaxed);
+    let is_first = epoll.members.fetch_add(1, Ordering::SeqCst) == 0;
     // It may have been used before.
     crate::memory::rounds::used();
     watch::link(item);
@@ -136,6 +136,9 @@ pub(super) fn insert(
         Source::Socket(_) => {}
     }
     watch::look_now(item);
+    if is_first {
+        sleep_fd::kick(epoll, interest);
+    }
     Some(item)
 }
 

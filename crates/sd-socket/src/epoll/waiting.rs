@@ -44,7 +44,7 @@ pub(crate) fn wait(
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
     let _user = User::enter(epoll);
-    if !has_ours(epoll) {
+    if is_kernels(epoll) {
         let deadline = Deadline::after(timeout_ns);
         if let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask) {
             return done;
@@ -89,6 +89,19 @@ fn wait_for_event(
     Ok(found)
 }
 
+/// The instance holds nothing of ours; not any more, where all its connections went back to the kernel's. Who adds something tells those that sleep
+/// meanwhile (`sleep_fd::kick`): each side writes first and looks then.
+fn is_kernels(epoll: &Epoll) -> bool {
+    !has_ours(epoll) || has_none_left(epoll)
+}
+
+fn has_none_left(epoll: &Epoll) -> bool {
+    epoll.members.load(Ordering::SeqCst) == 0
+        && !epoll.place.is_inside()
+        && epoll.ledger.load(Ordering::Relaxed).is_null()
+        && !duties::are_caused()
+}
+
 /// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
 /// when another thread had added it, or a thread was cancelled, see `kick`.
 #[inline(never)]
@@ -99,7 +112,7 @@ fn wait_in_kernel(
     mask: *const sigset_t,
 ) -> Option<Result<usize, Errno>> {
     epoll.strangers.fetch_add(1, Ordering::SeqCst);
-    let slept = if has_ours(epoll) { None } else { Some(wait::sleep_on(epoll.fd(), out, timeout_ns, mask)) };
+    let slept = is_kernels(epoll).then(|| wait::sleep_on(epoll.fd(), out, timeout_ns, mask));
     let one_less = |count: u32| count.checked_sub(1);
     let before = epoll.strangers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
     if before == Ok(1) && epoll.kicked.load(Ordering::SeqCst) {

@@ -55,6 +55,7 @@ pub(crate) fn why_the_peer_wishes(flags: u32) -> Moved {
         Some(Advice::Sparse) => Moved::Sparse,
         Some(Advice::Woken) => Moved::Woken,
         Some(Advice::Unlisted) => Moved::Unlisted,
+        Some(Advice::Slower) => Moved::Slower,
         None => Moved::Followed,
     }
 }

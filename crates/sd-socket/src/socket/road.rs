@@ -298,7 +298,7 @@ pub(crate) fn put_off(cold: &Cold) {
     let before = cold.pause_ms.load(Ordering::Relaxed) & !PAUSED_BEFORE;
     let moved = Moved::from_u32(cold.road_moved.load(Ordering::Relaxed).into());
     let longer = match before {
-        _ if matches!(moved, Moved::Bulk | Moved::Woken) => PAUSE_MS[1],
+        _ if matches!(moved, Moved::Bulk | Moved::Woken | Moved::Slower) => PAUSE_MS[1],
         0 => PAUSE_MS[0],
         before => (before * 2).min(PAUSE_MS[1]),
     };
@@ -348,6 +348,7 @@ pub(crate) fn opened_to_kernel(endpoint: &Endpoint) {
         Moved::Few => Awaits::Few,
         Moved::Bulk => Awaits::Small,
         Moved::Sparse => Awaits::Rate,
+        Moved::Slower => Awaits::Faster,
         _ => Awaits::Messages,
     };
     crate::socket::history::awaits(endpoint, awaits);

@@ -103,10 +103,16 @@ pub(crate) fn clear(cause: u32) {
     CAUSES.fetch_and(!cause, Ordering::SeqCst);
 }
 
+/// Some duty has a cause.
+#[inline]
+pub(crate) fn are_caused() -> bool {
+    CAUSES.load(Ordering::Relaxed) != 0
+}
+
 /// In a call that looks at several things, whether or not it will wait.
 #[inline]
 pub(crate) fn in_call() {
-    if CAUSES.load(Ordering::Relaxed) != 0 {
+    if are_caused() {
         do_caused();
     }
 }

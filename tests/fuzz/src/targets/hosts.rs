@@ -18,7 +18,7 @@ pub(super) fn run(input: &[u8]) {
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let lines = [
-        "listen [::]:7400\nkey a\nshared-key b",
+        "listen [::]:7400\nkey a\nshared-key b\ntrial off",
         "host 10.0.0.0/8 10.0.0.1:1 plain\nhost 10.1.2.0/24 10.0.0.2:1 plain tenant=a",
         "key k\nhost ::/0 [::1]:1 key=hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo= # why",
         "shared-key s\nhost ::ffff:10.0.0.0/104 10.0.0.1:1 shared",

@@ -192,7 +192,7 @@ fn of_promotion((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             bytes: b,
             asked_ms: if b & 16 == 0 { sd_sys::time::real_ms() } else { a },
         },
-        b if b & 144 == 144 => Request::Stays { client: a, offer: u64::from(x), bulk: yes },
+        b if b & 144 == 144 => Request::Stays { client: a, offer: u64::from(x), why: x % 24 },
         b if b & 128 != 0 => Request::Withdraw { serial: a },
         b if b & 112 != 0 => of_engine((a, b), (x, y), port),
         b if b & 8 != 0 => Request::Detach { pid: x, tell: yes },

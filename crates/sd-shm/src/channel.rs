@@ -22,7 +22,7 @@ use crate::PAGE;
 use crate::events::{self, EventSet};
 use crate::promotion::PROMOTION;
 pub use crate::slot::{
-    ColdWords, FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET,
+    ColdWords, FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_FIN, FLAG_MPTCP, FLAG_READS_NO_MORE, FLAG_RESET,
     FLAG_TAKES_BACK, FLAG_URGENT, FLAG_WANTS_STAMPS, Names, RINGS_NOT, Slot, SlotSide, SlotState,
     THREAD_WAKERS, ThreadWaker,
 };

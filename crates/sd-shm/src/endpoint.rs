@@ -32,6 +32,11 @@ pub const ROAD_RX_LEFT: u32 = 1 << 23;
 pub const ROAD_TX_LEFT: u32 = 1 << 22;
 /// Bit of [`Cold::road`]: a direction has gone back, and the kernel's instances of epoll are to be told.
 pub const ROAD_MOVED: u32 = 1 << 21;
+/// Bit of [`Endpoint::domain`]: an MPTCP socket.
+const MPTCP: u8 = 0x80;
+/// Bit of [`Endpoint::domain`]: of an MPTCP socket, the other end of its connection has none.
+const FELL_BACK: u8 = 0x40;
+const _: () = assert!((libc::AF_INET | libc::AF_INET6) as u8 & (MPTCP | FELL_BACK) == 0);
 /// Options that are set or not, from this bit of [`Endpoint::flags`] on, two bits each: never set, off, on.
 const SWITCHES: u32 = 22;
 
@@ -265,8 +270,8 @@ pub struct Endpoint {
     pub state: AtomicU8,
     /// This side: 0 = A, 1 = B.
     pub side: AtomicU8,
-    /// AF_INET or AF_INET6.
-    pub domain: AtomicU8,
+    /// AF_INET or AF_INET6, and what it has of MPTCP: see [`Endpoint::family`] and [`Endpoint::is_mptcp`].
+    domain: AtomicU8,
     /// [`crate::slab::Reason`] when state is Kernel.
     pub reason: AtomicU8,
     /// Status bits; see `sd_socket::endpoint`.
@@ -294,6 +299,48 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// AF_INET or AF_INET6.
+    #[inline]
+    pub fn family(&self) -> i32 {
+        i32::from(self.domain.load(Ordering::Relaxed) & !(MPTCP | FELL_BACK))
+    }
+
+    /// Changes it, and nothing else.
+    pub fn set_family(&self, family: i32) {
+        let change = |domain: u8| Some(domain & (MPTCP | FELL_BACK) | family as u8);
+        let _ = self.domain.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// As good as new, of this family: a TCP socket.
+    #[inline]
+    pub fn begin(&self, family: i32) {
+        self.domain.store(family as u8, Ordering::Relaxed);
+    }
+
+    /// SO_PROTOCOL is IPPROTO_MPTCP.
+    #[inline]
+    pub fn is_mptcp(&self) -> bool {
+        self.domain.load(Ordering::Relaxed) & MPTCP != 0
+    }
+
+    /// From now on it is.
+    pub fn set_mptcp(&self) {
+        self.domain.fetch_or(MPTCP, Ordering::Relaxed);
+    }
+
+    /// The connection of an MPTCP socket has one at its other end.
+    pub fn speaks_mptcp(&self) -> bool {
+        self.domain.load(Ordering::Relaxed) & (MPTCP | FELL_BACK) == MPTCP
+    }
+
+    /// It has, or it has fallen back to TCP.
+    pub fn set_speaks_mptcp(&self, speaks: bool) {
+        match speaks {
+            true => self.domain.fetch_and(!FELL_BACK, Ordering::Relaxed),
+            false => self.domain.fetch_or(FELL_BACK, Ordering::Relaxed),
+        };
+    }
+
     /// Whether an option is on; `None`: it was never set.
     pub fn switch(&self, option: Switch) -> Option<bool> {
         match self.flags.load(Ordering::Relaxed) >> option as u32 & 3 {

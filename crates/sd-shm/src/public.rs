@@ -15,13 +15,15 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE
 /// Of a listener's `backlog`: the process hands each connection to a process of its own. They are to begin as the kernel's, to be moved
 /// when they last.
 pub const HANDS_ON: u32 = 1 << 31;
+/// Of a listener's `backlog`: its socket is an MPTCP one.
+pub const MPTCP: u32 = 1 << 30;
 
 /// A listener as peers see it.
 #[repr(C)]
 pub struct Listener {
     /// Odd while listening; changes with every listen and close.
     pub generation: AtomicU32,
-    /// Connections that may wait for accept; and [`HANDS_ON`].
+    /// Connections that may wait for accept; and [`HANDS_ON`], [`MPTCP`].
     pub backlog: AtomicU32,
     /// Connections that wait for accept.
     pub pending: AtomicU32,

@@ -52,6 +52,8 @@ pub const FLAG_COLD: u32 = 128;
 /// A, behind whose channel is a pump: it wants its request back. B, a pump: A has it back, as nobody has accepted it.
 /// Behind the bits of [`crate::promotion`].
 pub const FLAG_TAKES_BACK: u32 = 1 << 24;
+/// A: its socket is an MPTCP one. Said before the request.
+pub const FLAG_MPTCP: u32 = 1 << 25;
 
 /// One side's words of a slot, in a mapped channel. Only that side writes them, except `wait`, where the other clears bits.
 /// Both sides' are one cache line: who looks at one looks at the other, and neither writes while data just flows.

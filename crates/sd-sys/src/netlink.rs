@@ -34,6 +34,17 @@ pub struct Listener {
     pub cookie: u64,
 }
 
+/// One that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// The user whose socket it is.
+    pub owner: u32,
+    /// The socket's inode. A TCP socket that an MPTCP one listens by has the inode of that, but a cookie of its own.
+    pub inode: u32,
+}
+
 /// What the kernel says of a [`Listener`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -94,8 +105,8 @@ impl<F: Number + ?Sized> Netlink<F> {
         let body = diag_request(family_of(&listener.ip), 1 << TCP_LISTEN, listener);
         let mut found = Found::Another;
         let asked = self.ask(SOCK_DIAG_BY_FAMILY, 0, &body, &mut [0; ROOM], |answer| {
-            let it = listening(answer, listener.port).filter(|(cookie, _)| *cookie == listener.cookie);
-            found = it.map_or(Found::Another, |(_, owner)| Found::Listening(owner));
+            let it = listening(answer, listener.port).filter(|it| it.cookie == listener.cookie);
+            found = it.map_or(Found::Another, |it| Found::Listening(it.owner));
             true
         });
         match asked {
@@ -138,13 +149,13 @@ impl<F: Number + ?Sized> Netlink<F> {
         }
     }
 
-    /// Tells `take` the cookies of all that listen on a port, at any address.
-    pub fn list(&self, port: u16, mut take: impl FnMut(u64)) -> Result<()> {
+    /// Tells `take` of all that listen on a port, at any address.
+    pub fn list(&self, port: u16, mut take: impl FnMut(Listed)) -> Result<()> {
         let mut buf = [0; DUMP_ROOM];
         for family in [libc::AF_INET, libc::AF_INET6] {
             let body = diag_request(family, 1 << TCP_LISTEN, &Listener { ip: [0; 16], port, cookie: 0 });
             self.ask(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP as u16, &body, &mut buf, |answer| {
-                listening(answer, port).into_iter().for_each(|(cookie, _)| take(cookie));
+                listening(answer, port).into_iter().for_each(&mut take);
                 false
             })?;
         }
@@ -321,12 +332,14 @@ fn diag_request(family: i32, states: u32, listener: &Listener) -> [u8; 56] {
     body
 }
 
-/// If this struct inet_diag_msg is of a listener on that port: its cookie, and the user whose socket it is.
-fn listening(answer: &[u8], port: u16) -> Option<(u64, u32)> {
+/// If this struct inet_diag_msg is of a listener on that port: what it is.
+fn listening(answer: &[u8], port: u16) -> Option<Listed> {
     let answer: &[u8; DIAG_MSG] = answer.first_chunk()?;
     let cookie = u64::from_ne_bytes(*answer.get(44..)?.first_chunk()?);
     let owner = u32::from_ne_bytes(*answer.get(64..)?.first_chunk()?);
-    (answer[1] == TCP_LISTEN && answer[4..6] == port.to_be_bytes()).then_some((cookie, owner))
+    let inode = u32::from_ne_bytes(*answer.get(68..)?.first_chunk()?);
+    let is_it = answer[1] == TCP_LISTEN && answer[4..6] == port.to_be_bytes();
+    is_it.then_some(Listed { cookie, owner, inode })
 }
 
 #[cfg(test)]
@@ -366,7 +379,7 @@ mod tests {
 
     fn lists(netlink: &Netlink, listener: &Listener) -> bool {
         let mut is_there = false;
-        netlink.list(listener.port, |cookie| is_there |= cookie == listener.cookie).unwrap();
+        netlink.list(listener.port, |it| is_there |= it.cookie == listener.cookie).unwrap();
         is_there
     }
 

@@ -251,7 +251,7 @@ impl Client {
         endpoint.side.store(side as u8, Ordering::Relaxed);
         endpoint.slot.store(slot as u16, Ordering::Relaxed);
         endpoint.generation.store(1, Ordering::Relaxed);
-        endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
+        endpoint.begin(libc::AF_INET);
         endpoint.ports.store(ports, Ordering::Relaxed);
         for end in [sd_shm::slab::End::Local, sd_shm::slab::End::Remote] {
             self.slab.set_address(endpoint, end, Ip::v4([127, 0, 0, 1]).0);

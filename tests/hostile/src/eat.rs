@@ -57,7 +57,7 @@ pub(crate) fn fat(count: u64) -> io::Result<()> {
         let Some(endpoint) = client.slab.endpoint(index) else { break };
         endpoint.ports.store(40_000 << 16 | 80, Ordering::Relaxed);
         endpoint.holders.store(1, Ordering::Relaxed);
-        endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
+        endpoint.begin(libc::AF_INET);
         endpoint.state.store(State::Connected as u8, Ordering::Relaxed);
     }
     client.slab.header().high.store(count as u32, Ordering::Release);

@@ -105,19 +105,35 @@ pub(super) fn netns_of(fd: BorrowedFd<'_>) -> u64 {
     sd_sys::fd::getsockopt_u64(fd.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
 }
 
-fn check_tcp(fd: BorrowedFd<'_>) -> Result<i32, Unfit> {
-    let option = |name| sd_sys::fd::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, name).map_err(|_| Unfit);
-    let domain = option(libc::SO_DOMAIN)?;
-    let is_tcp = option(libc::SO_TYPE)? == libc::SOCK_STREAM
-        && option(libc::SO_PROTOCOL)? == libc::IPPROTO_TCP
-        && [libc::AF_INET, libc::AF_INET6].contains(&domain);
-    if is_tcp { Ok(domain) } else { Err(Unfit) }
+/// A TCP socket, or one that listens and connects by TCP sockets of the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Tcp,
+    Mptcp,
 }
 
-/// The user who has made a TCP socket, without its lock.
+fn check_tcp(fd: BorrowedFd<'_>) -> Result<i32, Unfit> {
+    check_stream(fd).and_then(|(domain, kind)| if kind == Kind::Tcp { Ok(domain) } else { Err(Unfit) })
+}
+
+/// Its domain, and what it is.
+fn check_stream(fd: BorrowedFd<'_>) -> Result<(i32, Kind), Unfit> {
+    let option = |name| sd_sys::fd::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, name).map_err(|_| Unfit);
+    let domain = option(libc::SO_DOMAIN)?;
+    let kind = match option(libc::SO_PROTOCOL)? {
+        libc::IPPROTO_TCP => Kind::Tcp,
+        libc::IPPROTO_MPTCP => Kind::Mptcp,
+        _ => return Err(Unfit),
+    };
+    let is_stream =
+        option(libc::SO_TYPE)? == libc::SOCK_STREAM && [libc::AF_INET, libc::AF_INET6].contains(&domain);
+    if is_stream { Ok((domain, kind)) } else { Err(Unfit) }
+}
+
+/// The user who has made a TCP or MPTCP socket, without its lock.
 pub(crate) fn owner_of_tcp(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
     // First, as a file system that a process serves could keep us waiting.
-    check_tcp(fd)?;
+    check_stream(fd)?;
     nix::sys::stat::fstat(fd).map(|found| found.st_uid).map_err(|_| Unfit)
 }
 
@@ -132,31 +148,33 @@ pub(crate) struct Owned {
     pub(crate) cookie: u64,
     /// The user whose socket it is.
     pub(crate) owner: u32,
+    /// It is an MPTCP socket, with this inode; see [`super::proof::Namespaces::as_listed`].
+    pub(crate) mptcp_inode: Option<u32>,
 }
 
-/// Checks for a listening TCP socket that is reachable at its address from the whole namespace. May wait for the
+/// Checks for a listening TCP or MPTCP socket that is reachable at its address from the whole namespace. May wait for the
 /// socket's lock, and so is not for the main thread.
 pub(crate) fn check_listener(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
-    let domain = check_tcp(fd)?;
+    let kind = check_stream(fd)?;
     let raw = fd.as_raw_fd();
     let option = |level, name| sd_sys::fd::getsockopt_int(raw, level, name);
     if option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) != Ok(1) {
         return Err(Unfit);
     }
-    owned(fd, domain)
+    owned(fd, kind)
 }
 
-/// Checks for a TCP socket that could listen at its address.
+/// Checks for a TCP or MPTCP socket that could listen at its address.
 pub(crate) fn check_bound(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
-    let domain = check_tcp(fd)?;
+    let kind = check_stream(fd)?;
     match nix::sys::socket::getpeername::<SockaddrStorage>(fd.as_raw_fd()) {
-        Err(nix::errno::Errno::ENOTCONN) => owned(fd, domain),
+        Err(nix::errno::Errno::ENOTCONN) => owned(fd, kind),
         // Closing a connected one could take long.
         _ => Err(Unfit),
     }
 }
 
-fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
+fn owned(fd: BorrowedFd<'_>, (domain, kind): (i32, Kind)) -> Result<Owned, Unfit> {
     let raw = fd.as_raw_fd();
     let option = |level, name| sd_sys::fd::getsockopt_int(raw, level, name);
     if option(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).is_ok_and(|index| index != 0) {
@@ -165,8 +183,9 @@ fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
     let v6only = domain == libc::AF_INET6 && option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Ok(0);
     let (ip, port) = name_of(fd)?;
     let cookie = sd_sys::fd::getsockopt_u64(raw, libc::SOL_SOCKET, libc::SO_COOKIE).map_err(|_| Unfit)?;
-    let owner = nix::sys::stat::fstat(fd).map_err(|_| Unfit)?.st_uid;
-    Ok(Owned { netns: netns_of(fd), ip, port, v6only, cookie, owner })
+    let found = nix::sys::stat::fstat(fd).map_err(|_| Unfit)?;
+    let mptcp_inode = (kind == Kind::Mptcp).then_some(found.st_ino as u32);
+    Ok(Owned { netns: netns_of(fd), ip, port, v6only, cookie, owner: found.st_uid, mptcp_inode })
 }
 
 /// Checks for an established TCP connection that is bound to no device. As [`check_listener`], not for the main thread. Nobody may be in
@@ -174,7 +193,7 @@ fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
 pub(crate) fn check_connected(fd: BorrowedFd<'_>, asked_ms: u64) -> Result<Facts, Unfit> {
     check_tcp(fd)?;
     let raw = fd.as_raw_fd();
-    let Owned { netns, ip, port, cookie, .. } = owned(fd, libc::AF_INET)?;
+    let Owned { netns, ip, port, cookie, .. } = owned(fd, (libc::AF_INET, Kind::Tcp))?;
     let name: SockaddrStorage = nix::sys::socket::getpeername(raw).map_err(|_| Unfit)?;
     let remote = of_storage(&name)?;
     let info = sd_sys::tcp::info(raw).map_err(|_| Unfit)?;

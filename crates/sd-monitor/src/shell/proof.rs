@@ -13,10 +13,12 @@
 //! Nothing is remembered from one request to the next. A namespace that the monitor may not enter cannot be asked: then
 //! only processes of the listening process's own user are led there, and everybody where that process is root's.
 
+use super::descriptors::{Owned, Unfit};
 use super::server::Server;
 use crate::core::listeners::Listener;
 use crate::core::offers::Facts;
-use sd_sys::netlink::{Found, Netlink};
+use sd_proto::ErrorCode;
+use sd_sys::netlink::{Found, Listed, Netlink};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -127,6 +129,19 @@ impl Namespaces {
         all.iter().filter(|listener| !alive.contains(&listener.cookie)).copied().collect()
     }
 
+    /// A listener as the kernel lists it. An MPTCP socket listens by a TCP socket of the kernel's, which has the same inode and owner: that
+    /// one's cookie counts, as it is what others find at the address. Not changed where the kernel cannot be asked.
+    pub(crate) fn as_listed(&self, owned: Owned) -> Result<Owned, Unfit> {
+        let (Some(inode), Some(Asked { sockets, .. })) = (owned.mptcp_inode, self.asked(owned.netns)) else {
+            return Ok(owned);
+        };
+        let mut cookie = None;
+        let is_it = |it: &Listed| (it.inode, it.owner) == (inode, owned.owner);
+        let listed = sockets.list(owned.port, |it| cookie = cookie.or(is_it(&it).then_some(it.cookie)));
+        listed.map_err(|_| Unfit)?;
+        cookie.map(|cookie| Owned { cookie, mptcp_inode: None, ..owned }).ok_or(Unfit)
+    }
+
     /// Whether an address is one of the namespace's own. `None`: the kernel cannot be asked.
     pub(crate) fn is_local(&self, netns: u64, ip: sd_proto::Ip) -> Option<bool> {
         self.asked(netns)?.routes.is_local(ip.0).ok()
@@ -153,7 +168,7 @@ impl Namespaces {
 /// Those of all sockets that listen on a port. `None`: the kernel does not say.
 fn cookies(sockets: &Netlink, port: u16) -> Option<HashSet<u64>> {
     let mut found = HashSet::new();
-    let listed = sockets.list(port, |cookie| _ = found.insert(cookie));
+    let listed = sockets.list(port, |it| _ = found.insert(it.cookie));
     listed.map(|()| found).inspect_err(|error| tracing::warn!("who listens is not known: {error:?}")).ok()
 }
 
@@ -181,6 +196,11 @@ impl Server {
         }
     }
 
+    /// What was found of a listener, as the kernel lists that.
+    pub(super) fn as_listed(&self, found: Result<Owned, Unfit>) -> Result<Owned, ErrorCode> {
+        found.and_then(|owned| self.namespaces.as_listed(owned)).map_err(|_| ErrorCode::Descriptor)
+    }
+
     /// Forgets those listeners of a port that are gone. What waits there is for the caller.
     pub(crate) fn prove(&mut self, netns: u64, port: u16) -> Vec<Listener> {
         let gone = self.namespaces.gone(self.core.listeners.of_port(netns, port));
@@ -202,6 +222,31 @@ mod tests {
     use crate::core::listeners::tests::listener;
     use sd_proto::Ip;
     use std::net::TcpListener;
+
+    /// Where the kernel has such sockets.
+    #[test]
+    fn an_mptcp_listener_is_known_by_the_tcp_socket_that_it_listens_by() {
+        let Ok(fd) = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP) else {
+            return;
+        };
+        let socket = TcpListener::from(OwnedFd::from(fd));
+        // SAFETY: no pointers. Without an address it is bound to any, and a free port.
+        assert_eq!(unsafe { libc::listen(socket.as_raw_fd(), 4) }, 0);
+        let owned = super::super::descriptors::check_listener(socket.as_fd()).unwrap();
+        assert!(owned.mptcp_inode.is_some());
+        let mut all = Namespaces::default();
+        assert_eq!(all.as_listed(owned), Ok(owned), "the kernel cannot be asked");
+        all.learn(owned.netns, socket.as_fd());
+        let listed = all.as_listed(owned).unwrap();
+        assert_ne!(listed.cookie, owned.cookie);
+        let at = (owned.netns, owned.ip, owned.port);
+        assert_eq!(all.listens(at, listed.cookie), Proof::Alive);
+        assert_eq!(all.listens(at, owned.cookie), Proof::Gone);
+        let other = Owned { mptcp_inode: owned.mptcp_inode.map(|inode| inode + 1), ..owned };
+        assert_eq!(all.as_listed(other), Err(Unfit));
+        drop(socket);
+        assert_eq!(all.as_listed(owned), Err(Unfit));
+    }
 
     #[test]
     fn a_listener_is_proved_while_it_listens() {

@@ -418,7 +418,7 @@ impl Server {
     ) -> Result<(), ErrorCode> {
         let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let (netns, user) = (family.netns, family.uid);
-        let owned = listener.map_err(|_| ErrorCode::Descriptor)?;
+        let owned = self.as_listed(listener)?;
         let is_sensible = (wanted.index as usize) < sd_shm::public::LISTENERS && wanted.generation % 2 == 1;
         if owned.netns != netns || !is_sensible {
             return Err(ErrorCode::Protocol);

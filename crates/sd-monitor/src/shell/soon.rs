@@ -49,6 +49,7 @@ pub(crate) struct Place {
     pub(crate) v6only: bool,
     cookie: u64,
     owner: u32,
+    mptcp_inode: Option<u32>,
     since: Instant,
 }
 
@@ -93,11 +94,12 @@ impl Server {
         bound: Result<Owned, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
         let own = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
-        let Owned { netns, ip, port, v6only, cookie, owner } = bound.map_err(|_| ErrorCode::Descriptor)?;
+        let Owned { netns, ip, port, v6only, cookie, owner, mptcp_inode } =
+            bound.map_err(|_| ErrorCode::Descriptor)?;
         if netns != own || port == 0 || index as usize >= sd_shm::public::LISTENERS {
             return Err(ErrorCode::Protocol);
         }
-        let place = Place { netns, ip, port, v6only, cookie, owner, since: Instant::now() };
+        let place = Place { netns, ip, port, v6only, cookie, owner, mptcp_inode, since: Instant::now() };
         let known = self.soon.announced.insert((client, index), place);
         if known.is_none_or(|known| (known.ip, known.port) != (ip, port)) {
             self.routes_changed(Some(netns));
@@ -114,10 +116,13 @@ impl Server {
     /// Acts on [`sd_proto::Request::Listens`].
     pub(crate) fn listens(&mut self, client: ClientId, wanted: Wanted) -> Result<(), ErrorCode> {
         let place = self.soon.announced.get(&(client, wanted.index)).ok_or(ErrorCode::Protocol)?;
-        let Place { netns, ip, port, v6only, cookie, owner, .. } = *place;
-        let done = match self.namespaces.listens((netns, ip, port), cookie) {
-            Proof::Alive => self.listen(client, wanted, Ok(Owned { netns, ip, port, v6only, cookie, owner })),
-            Proof::Gone | Proof::Unknown => Err(ErrorCode::Descriptor),
+        let Place { netns, ip, port, v6only, cookie, owner, mptcp_inode, .. } = *place;
+        let bound = Owned { netns, ip, port, v6only, cookie, owner, mptcp_inode };
+        let done = match self.namespaces.as_listed(bound) {
+            Ok(it) if self.namespaces.listens((netns, ip, port), it.cookie) == Proof::Alive => {
+                self.listen(client, wanted, Ok(it))
+            }
+            _ => Err(ErrorCode::Descriptor),
         };
         if done.is_err() && self.soon.settle(client, wanted.index) {
             self.routes_changed(Some(netns));

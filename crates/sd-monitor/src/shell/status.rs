@@ -388,7 +388,7 @@ fn waiting_at(listener: &crate::core::listeners::Listener, known: u32, waiting: 
 /// A socket on the kernel path; the caller changes what is different on the other.
 fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String), uid: u32) -> Connection {
     let ports = endpoint.ports.load(Ordering::Relaxed);
-    let is_v4 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET;
+    let is_v4 = endpoint.family() == libc::AF_INET;
     let name = |end, port| address(Ip(slab.address(endpoint, end)), port, is_v4);
     let reason = Reason::from_u32(endpoint.reason.load(Ordering::Relaxed).into());
     let ((_, tx_bytes), (_, rx_bytes, lowat)) = (slab.sender(endpoint), slab.receiver(endpoint));

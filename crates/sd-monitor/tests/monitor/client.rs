@@ -305,7 +305,7 @@ pub(crate) fn attach(
     endpoint.side.store(side as u8, Ordering::Relaxed);
     endpoint.slot.store(slot as u16, Ordering::Relaxed);
     endpoint.generation.store(1, Ordering::Relaxed);
-    endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
+    endpoint.begin(libc::AF_INET);
     endpoint.ports.store(40000 << 16 | 80, Ordering::Relaxed);
     let here = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
     slab.set_address(endpoint, End::Local, here);

@@ -7,7 +7,7 @@ use crate::socket::addr;
 use crate::socket::handle::Socket;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Ip, Request};
-use sd_shm::public::LISTENERS;
+use sd_shm::public::{LISTENERS, MPTCP};
 use sd_shm::slab::{End, Endpoint};
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
@@ -52,6 +52,12 @@ impl Listener {
     pub(crate) fn set_backlog(&self, backlog: u32) {
         self.backlog_most.fetch_max(backlog, Ordering::Relaxed);
         self.backlog.store(backlog, Ordering::Relaxed);
+    }
+
+    /// As it stands in the public page.
+    pub(crate) fn public_backlog(&self) -> u32 {
+        let is_mptcp = self.socket.lock().is_some_and(|socket| socket.endpoint.is_mptcp());
+        self.backlog.load(Ordering::Relaxed) | if is_mptcp { MPTCP } else { 0 }
     }
 
     /// What others have accepted meanwhile does not wait here any more.

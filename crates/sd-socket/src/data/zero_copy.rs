@@ -46,7 +46,7 @@ pub(super) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<us
     // `ee_origin` SO_EE_ORIGIN_ZEROCOPY, `ee_code` SO_EE_CODE_ZEROCOPY_COPIED.
     const COPIED: u32 = 5 | 1 << 16;
     let (first, last) = take(endpoint).ok_or(Errno::EAGAIN)?;
-    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+    let is_v6 = endpoint.family() == libc::AF_INET6;
     // The error, and an address that is nobody's.
     let (level, kind, full) = match is_v6 {
         true => (libc::SOL_IPV6, libc::IPV6_RECVERR, HEADER + 16 + 28),

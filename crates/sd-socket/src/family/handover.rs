@@ -119,7 +119,7 @@ pub(super) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
 fn tell_names(socket: i32, endpoint: &'static Endpoint) {
     let (local, remote) = crate::socket::names::of(endpoint);
     let names = Names {
-        domain: u32::from(endpoint.domain.load(Ordering::Relaxed)),
+        domain: endpoint.family() as u32,
         local_port: local.port,
         remote_port: remote.port,
         local: local.ip.0,
@@ -259,9 +259,7 @@ fn take_offered(socket: i32) -> Option<(&'static Endpoint, Owned)> {
     let mut fds = Vec::new();
     got.fds.hand_over(|fd| fds.push(fd));
     let taken = if is_whole { take(&message, fds.into_iter())? } else { return None };
-    let Ok(placeholder) =
-        crate::socket::kernel_socket::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
-    else {
+    let Ok(placeholder) = crate::socket::kernel_socket::number(taken.family(), true) else {
         life::release(taken);
         return None;
     };

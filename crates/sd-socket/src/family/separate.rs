@@ -195,7 +195,7 @@ fn numbers(endpoint: &'static Endpoint) -> Vec<i32> {
 /// The kernel socket is under all the numbers of the connection, which this process lets go of.
 fn replace(endpoint: &'static Endpoint, outer: Owned) -> Left {
     let (local, remote) = crate::socket::names::of(endpoint);
-    let kind = Kind::Connection { domain: i32::from(endpoint.domain.load(Ordering::Relaxed)), local, remote };
+    let kind = Kind::Connection { domain: endpoint.family(), local, remote };
     let numbers = put_under_numbers(endpoint, outer);
     epoll::leave_to_kernel(endpoint);
     numbers.iter().for_each(|&fd| give_up(fd, endpoint));

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::fd::table;
+use crate::options::mptcp;
 use crate::setup::remember::{Remembered, remember, set_least};
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, OWN_SOCKET};
 use crate::socket::kernel_socket::materialize;
@@ -28,8 +29,13 @@ pub(crate) unsafe fn set(
     crate::setup::first::option(fd, level, name);
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let connected = endpoint.state_now() == State::Connected;
-    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+    let is_v6 = endpoint.family() == libc::AF_INET6;
     let connects = connected || endpoint.state_now() == State::Connecting;
+    if endpoint.is_mptcp()
+        && let Some(answer) = mptcp::set(endpoint, (level, name), connects)
+    {
+        return answer;
+    }
     if connects && is_v6 && level == libc::IPPROTO_IPV6 {
         match name {
             // It has a port, which one that is over has lost unless it was bound to it.
@@ -58,7 +64,7 @@ pub(crate) unsafe fn set(
                 return Outcome::Errno(Errno::EINVAL);
             }
             libc::TCP_WINDOW_CLAMP if is_zero => return Outcome::Errno(Errno::EINVAL),
-            libc::TCP_QUEUE_SEQ => return Outcome::Errno(Errno::EPERM),
+            libc::TCP_QUEUE_SEQ if !endpoint.speaks_mptcp() => return Outcome::Errno(Errno::EPERM),
             _ => {}
         }
     }
@@ -107,7 +113,7 @@ unsafe fn set_address_form(
     if cold::ip(endpoint, End::Remote).to_v4().is_none() {
         return Outcome::Errno(Errno::EADDRNOTAVAIL);
     }
-    endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
+    endpoint.set_family(libc::AF_INET);
     // Another kernel socket, which knows the options of its family.
     endpoint.clear_flag(OWN_SOCKET);
     materialize(endpoint).map(|()| 0).into()
@@ -201,7 +207,7 @@ pub(crate) unsafe fn get(
             return answer;
         }
     }
-    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let domain = endpoint.family();
     let listening = endpoint.state_now() == State::Listen;
     let own = endpoint.flag(OWN_SOCKET);
     let answer = match (level, name) {
@@ -209,6 +215,7 @@ pub(crate) unsafe fn get(
         (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as i32),
         (SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
+        (SOL_SOCKET, libc::SO_PROTOCOL) if endpoint.is_mptcp() => Some(libc::IPPROTO_MPTCP),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
         (TCP, libc::TCP_INFO) if matches!(endpoint.state_now(), State::Connecting | State::Listen) => {

@@ -2,6 +2,7 @@
 //! is not connected. Tested by the subjects `options_socket/*`, `options_tcp/*`, `options_ip/*`, `options_ipv6/*`.
 
 use crate::Outcome;
+use crate::options::mptcp;
 use crate::options::put;
 use crate::options::tcp_info;
 use crate::socket::cold;
@@ -33,7 +34,13 @@ pub(super) unsafe fn of_connection(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<Outcome<c_int>> {
-    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+    if endpoint.is_mptcp()
+        // SAFETY: as the caller says.
+        && let Some(answer) = unsafe { mptcp::of_connection(fd, endpoint, (level, name), value, len) }
+    {
+        return Some(answer);
+    }
+    let is_v6 = endpoint.family() == libc::AF_INET6;
     let over_v4 = cold::ip(endpoint, End::Remote).to_v4().is_some();
     let number = match (level, name) {
         (IPPROTO_TCP, libc::TCP_INFO) => {

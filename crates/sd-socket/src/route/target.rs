@@ -6,7 +6,7 @@ use crate::route::deal::Taker;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::Side;
 use sd_shm::directory::Listing;
-use sd_shm::public::HANDS_ON;
+use sd_shm::public::{HANDS_ON, MPTCP};
 
 /// A listening process, over a channel to it.
 #[derive(Clone, Copy)]
@@ -41,10 +41,15 @@ impl Target {
         !self.page().is_some_and(is_it)
     }
 
+    /// Its socket is an MPTCP one.
+    pub(crate) fn has_mptcp(&self) -> bool {
+        self.page().is_some_and(|page| page.backlog.load(Ordering::Relaxed) & MPTCP != 0)
+    }
+
     /// It listens still, and has room.
     pub(crate) fn state(&self) -> TargetState {
         let Some(listener) = self.page().filter(|_| !self.is_closed()) else { return TargetState::Closed };
-        let backlog = listener.backlog.load(Ordering::Relaxed);
+        let backlog = listener.backlog.load(Ordering::Relaxed) & !MPTCP;
         if backlog & HANDS_ON != 0 {
             return TargetState::HandsOn;
         }

@@ -13,18 +13,18 @@ use crate::setup::admission::{self, Verdict};
 use crate::setup::listen::interested_in;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
-use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
+use crate::socket::endpoint::{self, EndpointExt, INQ, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::{dropped_behind_our_back, note_names, number};
-use crate::socket::life;
 use crate::socket::pin::PinnedListener;
 use crate::socket::road::promotes;
+use crate::socket::{life, mptcp};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
-use sd_shm::channel::SlotState;
+use sd_shm::channel::{FLAG_MPTCP, SlotState};
 use sd_shm::slab::{End, Endpoint, Promotes, Reason, State};
 use sd_sys::Errno;
 use sd_sys::section::Watch;
@@ -192,7 +192,7 @@ unsafe fn accept_ours(
         {
             return None;
         }
-        let domain = i32::from(listening.domain.load(Ordering::Relaxed));
+        let domain = listening.family();
         // The number first: with none to be had, the connection stays in the backlog.
         let fd = match number(domain, flags & libc::SOCK_CLOEXEC != 0) {
             Ok(fd) => fd,
@@ -258,7 +258,7 @@ fn open(
             return None;
         }
     }
-    let connection = life::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
+    let connection = life::allocate(listening.family())?;
     let open = generation << 8 | SlotState::Open as u32;
     if !sd_ring::sync::slot_state::answer(&words.side[1].state, old, open) {
         life::release(connection.endpoint);
@@ -270,6 +270,13 @@ fn open(
     // Before this side announces that it waits for anything, so A sees it when it has to wake us.
     words.side[1].listener.store(channel.adopter, Ordering::Release);
     crate::setup::remember::inherit(listening, connection);
+    if listening.is_mptcp() {
+        // A client that has only TCP gets a TCP socket, as in Linux: a clone of that by which the kernel listens, which does not have all.
+        match words.side[0].flags.load(Ordering::Relaxed) & FLAG_MPTCP {
+            0 => connection.clear_flag(INQ),
+            _ => connection.set_mptcp(),
+        }
+    }
     // As in Linux, which copies what was shut down before listen.
     connection.set_flag(listening.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR));
     if flags & libc::SOCK_NONBLOCK != 0 {
@@ -304,14 +311,15 @@ unsafe fn accept_kernel(
             dropped_behind_our_back(fd);
             count(Counter::KernelAccept);
             super::inherited::accepted();
-            if promotes() == Promotes::Earned {
+            let is_mptcp = listening.is_mptcp() && mptcp::is_one(fd);
+            if promotes() == Promotes::Earned && !is_mptcp {
                 super::unregistered::begin_as(fd, false);
                 return Some(Outcome::Done(fd));
             }
             let told = (addr.cast_const(), room, len.cast_const());
             // SAFETY: the kernel has written its name and the length of that, which the caller can read.
             let peer = (room != 0).then(|| unsafe { name_told(told) }).flatten();
-            track_kernel(fd, listening, peer);
+            track_kernel(fd, (listening, is_mptcp), peer);
             Some(Outcome::Done(fd))
         }
         Err(Errno::EAGAIN) => None,
@@ -336,9 +344,11 @@ unsafe fn name_told((addr, room, len): (*const sockaddr, socklen_t, *const sockl
 }
 
 /// Lists a kernel connection in `sd ss`, which was accepted by a listener; `peer` is its other end, if that is known.
-fn track_kernel(fd: i32, listening: &Endpoint, peer: Option<Name>) {
-    let domain = i32::from(listening.domain.load(Ordering::Relaxed));
-    let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
+fn track_kernel(fd: i32, (listening, is_mptcp): (&Endpoint, bool), peer: Option<Name>) {
+    let Some(Socket { endpoint, .. }) = life::allocate(listening.family()) else { return };
+    if is_mptcp {
+        endpoint.set_mptcp();
+    }
     note_names(endpoint, fd, peer);
     super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
     if !table::set_kernel(fd, endpoint) {

@@ -25,7 +25,7 @@ use crate::process::{PROCESS, single_threaded};
 use crate::setup::listen;
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::kernels_own;
-use crate::socket::{addr, inode, life};
+use crate::socket::{addr, inode, life, mptcp};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
@@ -91,8 +91,7 @@ pub(super) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
 }
 
 fn is_tcp(fd: c_int) -> bool {
-    let is = |name, value| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, name) == Ok(value);
-    is(libc::SO_PROTOCOL, libc::IPPROTO_TCP) && is(libc::SO_ACCEPTCONN, 0)
+    mptcp::is_stream(fd) && sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(0)
 }
 
 /// There is a monitor, since the socket was made perhaps, or may be one.
@@ -173,6 +172,6 @@ pub(super) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
 fn begin(listener: &'static Listener) -> bool {
     let page = PROCESS.public().filter(|_| listener.interested.load(Ordering::Relaxed));
     let Some(page) = page.and_then(|public| listen::publish(listener, public)) else { return false };
-    page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
+    page.backlog.store(listener.public_backlog(), Ordering::Release);
     true
 }

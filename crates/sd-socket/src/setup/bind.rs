@@ -68,7 +68,7 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
 unsafe fn refusal(endpoint: &Endpoint, addr: *const sockaddr, len: socklen_t) -> Errno {
     // SAFETY: the caller's arguments.
     let is_low = unsafe { addr::parse(addr, len) }.is_some_and(|(_, name)| (1..1024).contains(&name.port));
-    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let domain = endpoint.family();
     let other = is_low.then(|| sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
     let Some(Ok(other)) = other else { return Errno::EINVAL };
     let other = Hidden::of(other);

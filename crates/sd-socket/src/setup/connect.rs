@@ -33,14 +33,15 @@ use crate::socket::{cold, life, names::is_over};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
-use sd_shm::channel::{Side, SlotState};
+use sd_shm::channel::{FLAG_MPTCP, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Promotes, Reason, State};
 use sd_sys::Errno;
 
 /// socket(2).
 pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
     let kind = ty & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-    let tcp = kind == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    let is_mptcp = protocol == libc::IPPROTO_MPTCP;
+    let tcp = kind == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP || is_mptcp);
     let is_other = !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6);
     if is_other || crate::process::network::has_left() {
         return Outcome::Kernel;
@@ -66,8 +67,8 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return kernels_own(domain, ty, protocol).inspect(|fd| super::unregistered::begin(*fd)).into();
     }
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return Outcome::Kernel };
-    let made = match elsewhere::is_likely() {
-        true => to_kernel::socket(endpoint, domain, ty),
+    let made = match elsewhere::is_likely() || is_mptcp {
+        true => to_kernel::socket(endpoint, domain, ty, protocol),
         false => number(domain, ty & libc::SOCK_CLOEXEC != 0),
     };
     let fd = match made {
@@ -150,7 +151,7 @@ unsafe fn make(fd: c_int, addr: *const sockaddr, len: socklen_t, by_send: bool) 
     let kernel = KernelConnect { fd, addr, len, by_send };
     // SAFETY: the caller vouches for its address.
     let parsed = unsafe { addr::parse(addr, len) };
-    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let domain = endpoint.family();
     let to = match parsed {
         Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
         None if unspecified => {
@@ -368,6 +369,10 @@ fn join(socket: Socket, fd: i32, to: Name, source: Ip, target: Target) -> Result
     names.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
     addr::store(&names.local, local.ip);
     addr::store(&names.remote, to.ip);
+    if endpoint.is_mptcp() {
+        words.flags.fetch_or(FLAG_MPTCP, Ordering::Relaxed);
+        endpoint.set_speaks_mptcp(target.has_mptcp());
+    }
     note_names(endpoint, local, to);
     endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);

@@ -29,7 +29,7 @@ use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::kernels_own;
 use crate::socket::road::{CLOSED, INSIDE, NEVER, now_ms, promotes, word};
-use crate::socket::{inode, life};
+use crate::socket::{inode, life, mptcp};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::{Endpoint, Promotes, Reason};
@@ -188,7 +188,8 @@ fn is_one_way(info: &sd_sys::tcp::Info) -> bool {
 fn take_up(fd: c_int, at: usize, first: &First) -> Option<&'static Endpoint> {
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
-    let before = first.word.fetch_or(CLOSED, Ordering::AcqRel);
+    let never = if mptcp::is_one(fd) { NEVER } else { 0 };
+    let before = first.word.fetch_or(CLOSED | never, Ordering::AcqRel) | never;
     if before & CLOSED != 0 {
         return None;
     }

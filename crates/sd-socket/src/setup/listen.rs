@@ -25,6 +25,7 @@ use crate::socket::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OW
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::materialize;
 use crate::socket::life::Ended;
+use crate::socket::mptcp;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
 use sd_proto::Request;
@@ -82,9 +83,8 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
 /// A kernel listener that came from elsewhere, by SCM_RIGHTS or from a starter without us: connections to it are
 /// accelerated from the time that this process accepts. It stays as it is when it is none, or cannot be.
 pub(crate) fn adopt_from_kernel(fd: i32) {
-    let option = |name| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, name);
-    let is_listening =
-        option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && option(libc::SO_ACCEPTCONN) == Ok(1);
+    let is_listening = mptcp::is_stream(fd)
+        && sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
     // Without a monitor as well: one may come.
     if is_listening && !table::is_ours(fd) && crate::setup::before_monitor::may_be_taken_up() {
         // What listen was told cannot be asked; the kernel's queue bounds what it takes.
@@ -191,7 +191,7 @@ fn register(listener: &'static Listener, fd: i32, announced: Announced) {
     };
     drop(control);
     let Some(page) = PROCESS.public().and_then(|public| publish(listener, public)) else { return };
-    page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
+    page.backlog.store(listener.public_backlog(), Ordering::Release);
     if announced.holds() {
         let Request::Listen { index, generation, backlog, .. } = request(listener) else { return };
         return crate::monitor::client::tell(&Request::Listens { index, generation, backlog }, &[]);

@@ -293,7 +293,8 @@ fn is_fit(endpoint: &'static Endpoint, fd: i32, word: u32) -> bool {
         && sd_sys::tcp::info(fd).is_ok_and(holds)
         && owner == 0
         && flags & libc::O_ASYNC == 0
-        && option(libc::SOL_SOCKET, libc::SO_RCVLOWAT) == Ok(1)
+        // Zero, which means the same, where an MPTCP listener has accepted a TCP connection.
+        && matches!(option(libc::SOL_SOCKET, libc::SO_RCVLOWAT), Ok(0 | 1))
         && is_zero(libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
         && is_zero(libc::SOL_SOCKET, libc::SO_ZEROCOPY)
         && is_zero(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)

@@ -176,6 +176,7 @@ pub(super) fn is_recalled(level: c_int, name: c_int) -> bool {
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
 pub(super) fn recall(endpoint: &'static Endpoint, fd: i32) {
+    crate::socket::mptcp::note(endpoint, fd);
     for (level, name) in NUMBERS.iter().map(|n| (n.level, n.name)).chain(OTHERS) {
         let mut value = [0u8; 16];
         let (at, mut len) = (value.as_mut_ptr(), value.len() as u32);

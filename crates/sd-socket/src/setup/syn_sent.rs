@@ -359,7 +359,7 @@ fn go_on_in_kernel(endpoint: &'static Endpoint, to: Name, reason: Reason) {
         }
     });
     let mut bytes = [0u8; 28];
-    let len = addr::encode(i32::from(endpoint.domain.load(Ordering::Relaxed)), to, &mut bytes);
+    let len = addr::encode(endpoint.family(), to, &mut bytes);
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
     let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);
     // SAFETY: the kernel reads `len` bytes of the address. It tells the result by poll and SO_ERROR.

@@ -16,11 +16,15 @@ use sd_sys::Errno;
 use sd_sys::fd::Owned;
 
 /// A number for an endpoint whose connection will probably be the kernel's: with a socket of its own, so that no placeholder has to be
-/// replaced.
+/// replaced. An MPTCP socket always has its own: whether the kernel has any, it says itself, and it knows their options.
 #[cold]
-pub(super) fn socket(endpoint: &Endpoint, domain: c_int, ty: c_int) -> Result<Owned, Errno> {
-    let fd = kernels_own(domain, ty, 0)?;
-    elsewhere::expect();
+pub(super) fn socket(endpoint: &Endpoint, domain: c_int, ty: c_int, protocol: c_int) -> Result<Owned, Errno> {
+    let fd = kernels_own(domain, ty, protocol)?;
+    if protocol == libc::IPPROTO_MPTCP {
+        endpoint.set_mptcp();
+    } else {
+        elsewhere::expect();
+    }
     endpoint.set_flag(OWN_SOCKET);
     inode::note(fd);
     Ok(Owned::new(fd))

@@ -24,7 +24,7 @@ use crate::monitor::client;
 use crate::process::detaching;
 use crate::setup::first::Left;
 use crate::socket::road::{self, now_ms, promotes};
-use crate::socket::{cold, history, life};
+use crate::socket::{cold, history, life, mptcp};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::{Awaits, Endpoint, Promotes, Reason};
@@ -147,7 +147,7 @@ fn take_up(fd: c_int, word: u64, pace: Pace) -> Option<Left> {
     let _section = Section::enter();
     drop(client::connected()?);
     detaching::IS_BACK.get().inspect(|is_back| is_back());
-    if promotes() == Promotes::Nothing {
+    if promotes() == Promotes::Nothing || mptcp::is_one(fd) {
         stays(fd);
         return None;
     }

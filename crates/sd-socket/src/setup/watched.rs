@@ -12,13 +12,12 @@ use crate::process::{PROCESS, detaching, single_threaded};
 use crate::setup::crowd::{self, CROWD};
 use crate::setup::first::{self, Left};
 use crate::setup::{began, inherited, promote, unregistered};
-use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
-use crate::socket::history;
 use crate::socket::road::{
     self, ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PAUSED_BEFORE, PROMISED, WATCHED, now_ms, promotes, word,
 };
+use crate::socket::{cold, history, mptcp};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
 use sd_proto::{ErrorCode, Reply, Request};
@@ -39,7 +38,7 @@ fn has_no_monitor_yet() -> bool {
 
 /// The kernel makes a connection, or has accepted one.
 pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
-    if promotes() != Promotes::Nothing || has_no_monitor_yet() {
+    if !endpoint.is_mptcp() && (promotes() != Promotes::Nothing || has_no_monitor_yet()) {
         let role = if active { ACTIVE } else { 0 };
         history::begin(endpoint);
         began::forget(endpoint);
@@ -61,6 +60,7 @@ pub(super) fn endpoint_of(fd: c_int, reason: Reason, active: bool) -> Option<&'s
     let (domain, _) = crate::socket::addr::kernel_name(fd)?;
     let Socket { endpoint, .. } = crate::socket::life::allocate(domain)?;
     crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
+    mptcp::note(endpoint, fd);
     follow(endpoint, fd, reason, active);
     Some(endpoint)
 }

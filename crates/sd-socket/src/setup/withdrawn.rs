@@ -145,7 +145,7 @@ fn sent_so_far(endpoint: &Endpoint) -> Option<(Vec<u8>, bool)> {
 
 /// Connects the kernel's socket.
 fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()> {
-    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let domain = endpoint.family();
     let call = |nr: i64, name: Name| {
         let mut bytes = [0u8; 28];
         let len = addr::encode(domain, name, &mut bytes);

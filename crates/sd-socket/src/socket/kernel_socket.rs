@@ -99,8 +99,9 @@ pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
 }
 
 fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), Errno> {
-    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
-    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let domain = endpoint.family();
+    let protocol = if endpoint.is_mptcp() { libc::IPPROTO_MPTCP } else { 0 };
+    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     replay(endpoint, fresh.raw());
     let mut result = Ok(());
     each_fd(endpoint, |fd| {

@@ -75,7 +75,7 @@ pub(crate) fn allocate(domain: i32) -> Option<Socket> {
     let half = endpoint.rx();
     endpoint.flags.store(0, Ordering::Relaxed);
     endpoint.error.store(0, Ordering::Relaxed);
-    endpoint.domain.store(domain as u8, Ordering::Relaxed);
+    endpoint.begin(domain);
     endpoint.reason.store(0, Ordering::Relaxed);
     endpoint.ports.store(0, Ordering::Relaxed);
     half.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));

@@ -24,6 +24,7 @@
 //! | what strangers can make us pay for | `apart`, `link::kept_rings` (ADR 59) |
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
+//! | what is MPTCP, and what is not | `mptcp` (ADR 106) |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
 //! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`, `resend`, and `broken` where the way to another host is gone; which end is believed: `far_end`; what `sd ss` tells of it: `history`; what keeps the kernel's connection alive meanwhile: `beneath` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
@@ -43,6 +44,7 @@ pub(crate) mod history;
 pub(crate) mod inode;
 pub(crate) mod kernel_socket;
 pub(crate) mod life;
+pub(crate) mod mptcp;
 pub(crate) mod names;
 pub(crate) mod notes;
 pub(crate) mod parked;

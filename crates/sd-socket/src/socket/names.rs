@@ -29,7 +29,7 @@ pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut sockl
         // Broken off: it still has its port.
         State::Fresh if endpoint.ports.load(Ordering::Relaxed) != 0 => {
             let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-            let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+            let is_v6 = endpoint.family() == libc::AF_INET6;
             let ip = match (endpoint.flag(KEEPS_ADDRESS), is_v6) {
                 (true, _) => cold::ip(endpoint, End::Local),
                 (false, true) => Ip([0; 16]),
@@ -117,7 +117,7 @@ pub(crate) unsafe fn peer_option(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
-    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+    let is_v6 = endpoint.family() == libc::AF_INET6;
     let full = if is_v6 { size_of::<libc::sockaddr_in6>() } else { size_of::<sockaddr>() };
     // SAFETY: as the caller says.
     unsafe {
@@ -138,7 +138,7 @@ unsafe fn answer(
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
     // SAFETY: as the caller says.
-    match unsafe { addr::write(i32::from(endpoint.domain.load(Ordering::Relaxed)), name, addr, len) } {
+    match unsafe { addr::write(endpoint.family(), name, addr, len) } {
         Ok(()) => Outcome::Done(0),
         Err(errno) => Outcome::Errno(errno),
     }

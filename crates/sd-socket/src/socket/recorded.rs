@@ -1,6 +1,6 @@
 //! Options that a socket keeps for the day on which it gets a kernel socket, and how they are set there.
 
-use crate::socket::endpoint::{EndpointExt, NONBLOCK};
+use crate::socket::endpoint::{EndpointExt, INQ, NONBLOCK};
 use crate::socket::{cold, notes};
 use core::sync::atomic::Ordering;
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void};
@@ -93,6 +93,10 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
         let _ = unsafe { raw_set(fd, SOL_SOCKET, SO_LINGER, &value as *const _ as *const c_void, 8) };
     }
     let noted = notes::each(endpoint, |level, name, value| {
+        // Which TCP connections of MPTCP listeners do not inherit.
+        if (level, name) == (TCP, libc::TCP_INQ) && !endpoint.flag(INQ) {
+            return;
+        }
         // SAFETY: the kernel reads the value.
         let _ = unsafe { raw_set(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
     });

@@ -47,6 +47,8 @@ mod listen;
 mod makers;
 mod matrix;
 mod message;
+mod mptcp;
+mod mptcp_life;
 mod names;
 mod network;
 mod no_forks;
@@ -99,6 +101,8 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     accept::SUBJECTS,
     syn_sent::SUBJECTS,
     defer::SUBJECTS,
+    mptcp::SUBJECTS,
+    mptcp_life::SUBJECTS,
     pair_basic::SUBJECTS,
     stream::SUBJECTS,
     pair_servers::SUBJECTS,

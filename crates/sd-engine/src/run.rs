@@ -83,8 +83,7 @@ struct Engine {
     peers: Vec<Peer>,
     links: Vec<Link>,
     desk: Desk,
-    /// Connections that wait for a link, and what is asked of them.
-    pending: Vec<(u64, Question)>,
+    offered: questions::Offered,
     unseated: questions::Unseated,
     sleeper: Owned,
     patience: Patience,
@@ -125,7 +124,7 @@ impl Engine {
             peers,
             links,
             desk: Desk::default(),
-            pending: Vec::new(),
+            offered: questions::Offered::default(),
             unseated: questions::Unseated::default(),
             sleeper,
             patience: Patience::new(),
@@ -236,7 +235,7 @@ impl Engine {
         }
         desk.leave_dead_seats(control);
         desk.ring(control);
-        self.answer_questions(now);
+        self.answer_questions(now, has_come || is_said);
         self.reports.look(now, &mut self.peers, &self.links, &mut self.control);
         self.is_unsent |= has_come || is_said;
         // Who writes one message after the other is let finish, so that they go together.
@@ -352,7 +351,7 @@ impl Engine {
         let peers = self.peers.iter().zip(&self.links).map(|(peer, link)| peer.next_time(link));
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
         let due = peers
-            .chain([unseated, orphan, self.reload.leaving.next_time(), self.next_measured()])
+            .chain([unseated, orphan, self.reload.leaving.next_time(), self.next_asked()])
             .min()
             .unwrap_or(FOREVER_NS);
         let has_monitor = !self.control.has_ended;

@@ -80,6 +80,8 @@ enum Phase {
 
 #[derive(Debug)]
 struct Trial {
+    /// When its window is over; when it is itself, whatever was seen.
+    due: u64,
     until: u64,
     /// What the kernel carried of each in a nanosecond.
     rates: Vec<(u64, f64)>,
@@ -95,7 +97,9 @@ struct Trial {
 #[derive(Debug, Default)]
 pub(crate) struct Worth {
     services: HashMap<Service, State>,
-    looked_at: u64,
+    /// When the kernel is to be asked again; when a window of trials is over. Zero: there are none.
+    measured_at: u64,
+    look_at: u64,
 }
 
 impl Worth {
@@ -128,15 +132,12 @@ impl Worth {
         let phase = if sample.is_empty() { Phase::Kept } else { Phase::Before(now, sample) };
         let state = self.services.entry(service).or_insert(State { phase: Phase::Kept, pause: PAUSES_NS[0] });
         state.phase = phase;
+        self.reckon();
     }
 
     /// When the kernel is to be asked again.
     pub(crate) fn next_time(&self) -> Option<u64> {
-        let due = |state: &State| match state.phase {
-            Phase::Before(since, _) => Some(since + WINDOW_NS),
-            _ => None,
-        };
-        self.services.values().filter_map(due).min()
+        (self.measured_at != 0).then_some(self.measured_at)
     }
 
     /// Where the kernel's rate was counted for long enough, the trial begins.
@@ -154,12 +155,12 @@ impl Worth {
             let rates: Vec<_> = sample.iter().filter_map(rate).collect();
             state.phase = if rates.is_empty() { Phase::Kept } else { Phase::Trial(Trial::new(now, rates)) };
         }
+        self.reckon();
     }
 
     /// Whether [`Worth::look`] would find something.
     pub(crate) fn is_due(&self, now: u64) -> bool {
-        now - self.looked_at >= WINDOW_NS
-            && self.services.values().any(|state| matches!(state.phase, Phase::Trial(_)))
+        self.look_at != 0 && now >= self.look_at
     }
 
     /// A window is over: the services that are slower by the engine, and by how much (hundredths of the kernel's rate).
@@ -169,10 +170,12 @@ impl Worth {
         counts: &HashMap<Service, Count>,
         mut place: impl FnMut(u64) -> Place,
     ) -> Vec<(Service, u32)> {
-        self.looked_at = now;
         let mut slower = Vec::new();
         for (service, state) in &mut self.services {
             let Phase::Trial(trial) = &mut state.phase else { continue };
+            if now < trial.due {
+                continue;
+            }
             let count = counts.get(service).copied().unwrap_or_default();
             let Some(verdict) = trial.look(now, count, &mut place) else { continue };
             state.phase = match verdict {
@@ -185,7 +188,18 @@ impl Worth {
                 }
             };
         }
+        self.reckon();
         slower
+    }
+
+    /// When something is due. That is asked in each look of the engine, and changes seldom.
+    fn reckon(&mut self) {
+        let all = || self.services.values().map(|state| &state.phase);
+        let before =
+            |phase: &Phase| if let Phase::Before(since, _) = phase { Some(since + WINDOW_NS) } else { None };
+        let trial = |phase: &Phase| if let Phase::Trial(trial) = phase { Some(trial.due) } else { None };
+        let (measured_at, look_at) = (all().filter_map(before).min(), all().filter_map(trial).min());
+        (self.measured_at, self.look_at) = (measured_at.unwrap_or(0), look_at.unwrap_or(0));
     }
 
     /// Those without connections are forgotten; those that were left, when they were not asked about for as long again.
@@ -194,6 +208,7 @@ impl Worth {
             Phase::Left(until) => now < until + state.pause,
             _ => used.contains(service),
         });
+        self.reckon();
     }
 }
 
@@ -204,10 +219,11 @@ enum Verdict {
 
 impl Trial {
     fn new(now: u64, rates: Vec<(u64, f64)>) -> Trial {
-        Trial { until: now + TRIAL_NS, rates, window: None, windows: 0, expected: 0.0, got: 0.0 }
+        Trial { due: now, until: now + TRIAL_NS, rates, window: None, windows: 0, expected: 0.0, got: 0.0 }
     }
 
     fn look(&mut self, now: u64, count: Count, mut place: impl FnMut(u64) -> Place) -> Option<Verdict> {
+        self.due = now + WINDOW_NS;
         let places: Vec<Place> = self.rates.iter().map(|(id, _)| place(*id)).collect();
         let before = self.window.take();
         if let Some((since, before, count_then)) = before {

@@ -2,7 +2,7 @@
 
 use crate::fd::Owned;
 use crate::{Errno, Result, check, syscall};
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;

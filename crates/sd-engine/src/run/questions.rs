@@ -9,6 +9,7 @@
 
 use super::Engine;
 use crate::connection::{Connection, WINDOW};
+use crate::desk::Desk;
 use crate::peer::{FOREVER_NS, Tenure};
 use crate::policy::{self, Load};
 use crate::words::Question;
@@ -51,6 +52,41 @@ impl Unseated {
     }
 }
 
+/// Those that wait are looked at so often while there is other work: of thousands each look would take long.
+const ASKED_NS: u64 = 1_000_000;
+
+/// Connections that are offered and were not asked about yet, and what is to be asked of them.
+#[derive(Default)]
+pub(super) struct Offered {
+    all: Vec<(u64, Question)>,
+    /// Some came since they were looked at last.
+    has_new: bool,
+    looked_at: u64,
+    /// Something has happened since then: a link may be there by now.
+    is_owed: bool,
+}
+
+impl Offered {
+    fn add(&mut self, id: u64, question: Question) {
+        self.all.push((id, question));
+        self.has_new = true;
+    }
+
+    /// Whether they are to be looked at now.
+    fn is_due(&mut self, now: u64, has_happened: bool) -> bool {
+        self.is_owed |= has_happened;
+        let is_due = self.has_new || self.is_owed && now - self.looked_at >= ASKED_NS;
+        if is_due {
+            (self.has_new, self.is_owed, self.looked_at) = (false, false, now);
+        }
+        is_due && !self.all.is_empty()
+    }
+
+    fn next_time(&self) -> Option<u64> {
+        (self.is_owed && !self.all.is_empty()).then_some(self.looked_at + ASKED_NS)
+    }
+}
+
 impl Engine {
     /// When one has waited for a slot for too long.
     pub(super) fn next_given_up(&mut self) -> Option<u64> {
@@ -72,7 +108,7 @@ impl Engine {
         (connection.offer, connection.tenant, connection.far) = (offer, tenant, question.remote);
         let id = self.desk.connections.add(connection);
         self.unseated.add(until_ns, id);
-        self.pending.push((id, question));
+        self.offered.add(id, question);
     }
 
     pub(super) fn promised(&mut self, id: u64, channel: u64, ticket: u64) {
@@ -88,9 +124,13 @@ impl Engine {
         self.desk.promised(id, channel, ticket);
     }
 
-    pub(super) fn answer_questions(&mut self, now: u64) {
-        self.pending.append(&mut self.desk.unanswered);
-        if !self.pending.is_empty() {
+    /// `has_happened`: this look has found something.
+    pub(super) fn answer_questions(&mut self, now: u64, has_happened: bool) {
+        for (id, question) in std::mem::take(&mut self.desk.unanswered) {
+            self.offered.add(id, question);
+        }
+        let is_measured = self.desk.worth.next_time().is_some_and(|due| due <= now);
+        if self.offered.is_due(now, has_happened) || is_measured {
             while self.ask(now) {}
         }
         for id in std::mem::take(&mut self.desk.opened) {
@@ -133,19 +173,24 @@ impl Engine {
         self.give_up_old(now);
     }
 
-    /// When the kernel was to be asked again what connections carry that are offered.
-    pub(super) fn next_measured(&self) -> u64 {
-        self.desk.worth.next_time().unwrap_or(FOREVER_NS)
+    /// When those that are offered are to be looked at, though nothing happens.
+    pub(super) fn next_asked(&self) -> u64 {
+        let due = [self.offered.next_time(), self.desk.worth.next_time()];
+        due.into_iter().flatten().min().unwrap_or(FOREVER_NS)
     }
 
     /// Asks what can be asked now. Whether to try again at once: there are services that were not known.
     fn ask(&mut self, now: u64) -> bool {
-        let Engine { pending, desk, links, hosts, control, peers, diag, .. } = self;
+        let Engine { offered, desk, links, hosts, control, peers, diag, .. } = self;
+        let pending = &mut offered.all;
         if desk.worth.next_time().is_some_and(|due| due <= now) {
             let questions: HashMap<u64, Question> = pending.iter().copied().collect();
             desk.worth.go_on(now, |id| carried(diag.as_ref(), questions.get(&id)?));
         }
-        let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id), now);
+        if hosts.has_trials {
+            pending.retain(|(id, _)| !desk.leaves(*id, now, control));
+        }
+        let crowds = desk.crowds(links, pending.iter().map(|(id, _)| *id));
         let mut unknown = HashMap::<Service, Vec<u64>>::new();
         pending.retain(|(id, question)| {
             let Some(connection) = desk.connections.get(*id) else { return false };
@@ -154,20 +199,19 @@ impl Engine {
             }
             let service = (connection.peer, question.remote.0, question.remote.1);
             let may = if hosts.has_trials { desk.worth.may_come(service, now) } else { May::Come };
-            let why = match policy::may_come(crowds[connection.peer], hosts.least) {
-                _ if may == May::Stay => Awaits::Faster,
-                true => Awaits::Nothing,
-                false => Awaits::Few,
-            };
-            if why != Awaits::Nothing && std::mem::replace(&mut connection.stays, why) != why {
-                stays(connection.offer, why, control);
-            }
-            if why != Awaits::Nothing || may == May::Wait {
-                return true;
-            }
-            if may == May::Unknown {
-                unknown.entry(service).or_default().push(*id);
-                return true;
+            match (policy::may_come(crowds[connection.peer], hosts.least), may) {
+                (true, May::Come) => {}
+                (true, May::Unknown) => {
+                    unknown.entry(service).or_default().push(*id);
+                    return true;
+                }
+                (true, May::Wait | May::Stay) => return true,
+                (false, _) => {
+                    if !std::mem::replace(&mut connection.is_told_of, true) {
+                        stays(connection.offer, Awaits::Few, control);
+                    }
+                    return true;
+                }
             }
             match links[connection.peer].open(connection.tenant, *id, WINDOW, &question.encode()) {
                 Ok(number) => (connection.number, connection.question) = (Some(number), Some(*question)),
@@ -199,6 +243,19 @@ impl Engine {
     }
 }
 
+impl Desk {
+    /// The connection stays the kernel's, as it would be slower here: it is offered again when that may have changed.
+    fn leaves(&mut self, id: u64, now: u64, control: &mut Control) -> bool {
+        let Some(connection) = self.connections.get(id) else { return true };
+        let is_left = connection.service().is_some_and(|service| self.worth.is_left(service, now));
+        if is_left {
+            stays(connection.offer, Awaits::Faster, control);
+            self.forget(id);
+        }
+        is_left
+    }
+}
+
 /// What the kernel has carried of a connection, if it is of this network namespace.
 fn carried(diag: Option<&Diag>, question: &Question) -> Option<u64> {
     let name = |(ip, port): (Ip, u16)| {
@@ -216,6 +273,20 @@ fn stays((client, offer): (u64, u64), why: Awaits, control: &mut Control) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_offered_is_looked_at_when_something_happens_and_seldom() {
+        let question = Question { local: (Ip([0; 16]), 1), remote: (Ip([0; 16]), 2), began: None };
+        let (mut offered, now) = (Offered::default(), 10 * ASKED_NS);
+        assert!(!offered.is_due(now, true), "there are none");
+        offered.add(1, question);
+        assert!(offered.is_due(now, false), "at once");
+        assert_eq!((offered.is_due(now + 9 * ASKED_NS, false), offered.next_time()), (false, None));
+        assert!(!offered.is_due(now + ASKED_NS / 2, true));
+        assert_eq!(offered.next_time(), Some(now + ASKED_NS));
+        assert!(offered.is_due(now + ASKED_NS, false));
+        assert_eq!(offered.next_time(), None, "nobody wakes up in vain");
+    }
 
     #[test]
     fn nobody_wakes_up_for_who_has_a_slot() {

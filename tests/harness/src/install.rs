@@ -35,6 +35,7 @@ const USUAL: &[Package] = &[
     package("netcat-openbsd", &["nc"]),
     package("iperf3", &["iperf3"]),
     package("iproute2", &["ip"]),
+    package("iptables", &["iptables"]),
     package("python3", &["python3"]),
     package("libpython3.11-testsuite", &["/usr/lib/python3.11/test/test_socket.py"]),
     package("stress-ng", &["stress-ng"]),

@@ -3,7 +3,7 @@
 use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::policy::{self, Crowd, Pace, Woken};
-use crate::worth::{Count, Place, Service};
+use crate::worth::{Count, Place, Service, Worth};
 use sd_link::Link;
 use sd_pump::control::Control;
 use sd_shm::promotion::Advice;
@@ -19,6 +19,10 @@ impl Desk {
         links: &mut [Link],
         control: &mut Control,
     ) {
+        if !hosts.has_trials {
+            // Nor what was found before, where another hosts file says so.
+            self.worth = Worth::default();
+        }
         let least = hosts.least;
         if !policy::judges(least) {
             return;

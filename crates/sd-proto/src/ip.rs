@@ -1,5 +1,7 @@
 //! Addresses, and which listener a connection to one is for.
 
+use core::net::{IpAddr, Ipv6Addr};
+
 /// An IPv6 address, or an IPv4 one mapped into ::ffff:0:0/96, in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Ip(pub [u8; 16]);
@@ -14,6 +16,11 @@ impl Ip {
     pub fn to_v4(self) -> Option<[u8; 4]> {
         let b = self.0;
         (b[..12] == Ip::v4([0; 4]).0[..12]).then_some([b[12], b[13], b[14], b[15]])
+    }
+
+    /// An IPv4 address where it is a mapped one.
+    pub fn to_addr(self) -> IpAddr {
+        self.to_v4().map_or_else(|| Ipv6Addr::from(self.0).into(), IpAddr::from)
     }
 
     /// As two words in memory order.

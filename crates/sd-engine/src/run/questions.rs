@@ -20,7 +20,6 @@ use sd_shm::slab::Awaits;
 use sd_sys::diag::Diag;
 use sd_sys::time::now_ns;
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
@@ -197,7 +196,7 @@ impl Engine {
             if peers[connection.peer].tenure != Tenure::Stays {
                 return true;
             }
-            let service = (connection.peer, question.remote.0, question.remote.1);
+            let Some(service) = connection.service() else { return false };
             let may = if hosts.has_trials { desk.worth.may_come(service, now) } else { May::Come };
             match (policy::may_come(crowds[connection.peer], hosts.least), may) {
                 (true, May::Come) => {}
@@ -258,10 +257,7 @@ impl Desk {
 
 /// What the kernel has carried of a connection, if it is of this network namespace.
 fn carried(diag: Option<&Diag>, question: &Question) -> Option<u64> {
-    let name = |(ip, port): (Ip, u16)| {
-        let ip = ip.to_v4().map_or(IpAddr::V6(ip.0.into()), |v4| IpAddr::V4(v4.into()));
-        (ip, port)
-    };
+    let name = |(ip, port): (Ip, u16)| (ip.to_addr(), port);
     diag?.carried(name(question.local), name(question.remote))
 }
 

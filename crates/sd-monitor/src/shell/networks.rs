@@ -27,7 +27,7 @@ impl Networks {
         if bits > 128 || self.0.len() >= NETWORKS_MAX {
             return;
         }
-        let engine = SocketAddr::new(super::peers::address(engine), port);
+        let engine = SocketAddr::new(engine.to_addr(), port);
         let at = self.0.partition_point(|other| other.bits >= bits);
         self.0.insert(at, Network { first: u128::from_be_bytes(ip.0), bits, engine, tenant });
     }

@@ -7,7 +7,7 @@ use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, PeerState, Request};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// What moves bytes between hosts, as `sd ss` shows it.
 const TRUNK: &str = "trunk";
@@ -157,7 +157,7 @@ impl Peers {
         else {
             return Err(ErrorCode::Protocol);
         };
-        let address = SocketAddr::new(address(ip), port);
+        let address = SocketAddr::new(ip.to_addr(), port);
         if self.all.len() >= PEERS_MAX && !self.all.contains_key(&address) {
             return Err(ErrorCode::Exhausted);
         }
@@ -187,7 +187,7 @@ impl Peers {
     /// most of them have.
     pub(super) fn way_to(&self, remote: Ip) -> Way {
         let known = self.networks.of(remote);
-        let remote = address(remote).to_canonical();
+        let remote = remote.to_addr().to_canonical();
         let there = match known {
             Some((engine, _)) => self.all.get_key_value(&engine),
             None => self.all.iter().find(|(engine, _)| engine.ip().to_canonical() == remote),
@@ -226,10 +226,6 @@ impl Peer {
             _ => text.to_owned(),
         }
     }
-}
-
-pub(super) fn address(ip: Ip) -> IpAddr {
-    ip.to_v4().map_or_else(|| Ipv6Addr::from(ip.0).into(), IpAddr::from)
 }
 
 impl Server {

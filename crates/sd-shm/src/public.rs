@@ -41,7 +41,9 @@ pub struct Public {
     _pad: [u32; 30],
     /// Threads that sleep and must be woken through the eventfd; see `sd_ring::sync::sleepers`.
     pub sleepers: AtomicU64,
-    _pad2: [u32; 30],
+    /// Not zero: the one thread runs that `sleepers` counts, and will sleep again in the same way.
+    pub runs: AtomicU32,
+    _pad2: [u32; 29],
     /// Listeners by index.
     pub listeners: [Listener; LISTENERS],
 }

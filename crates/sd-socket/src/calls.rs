@@ -454,6 +454,7 @@ pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     // SAFETY: see the module.
     let listeners = unsafe { crate::process::env::remember(envp) };
     crate::wait::duties::TABLE.fill(&duties::TABLE);
+    crate::wait::duties::IS_IDLE.fill(&duties::IS_IDLE);
     crate::monitor::sink::SINK.fill(&crate::setup::mail::SINK);
     crate::socket::life::ABOVE.fill(&ends::TABLE);
     crate::process::detaching::AT_EDGE.fill(&crate::family::detach::AT_EDGE);

@@ -105,6 +105,12 @@ pub fn ns_of_ticks(ticks: u64) -> u64 {
     u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX)
 }
 
+/// The opposite of [`ns_of_ticks`].
+pub fn ticks_of_ns(ns: u64) -> u64 {
+    let (rate, _) = rate();
+    u64::try_from(u128::from(ns) * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
 /// A duration that is compared with a difference of [`ticks`], where reading a clock would cost too much: a load and a
 /// comparison while it is not over.
 #[derive(Debug)]

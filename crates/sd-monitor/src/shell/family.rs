@@ -4,6 +4,7 @@
 use super::closers::wake;
 use super::segments::Slab;
 use super::shortage::Room;
+use sd_ring::sync::sleepers;
 use sd_shm::public::{Listener, Public};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -69,8 +70,9 @@ impl Family {
     /// The owner says that it has nothing to do but to wait for connections.
     pub(crate) fn is_idle(&self, listener: u32) -> bool {
         let waiting = listener_offset(listener) + std::mem::offset_of!(Listener, waiting);
-        let waits = self.public_word(std::mem::offset_of!(Public, sleepers)) | self.public_word(waiting);
-        waits != 0 && self.pending(listener) == 0
+        let sleepers = self.public_word(std::mem::offset_of!(Public, sleepers));
+        let have_time = sleepers::have_time(sleepers, self.public_word(std::mem::offset_of!(Public, runs)));
+        (have_time || self.public_word(waiting) != 0) && self.pending(listener) == 0
     }
 
     fn public_word(&self, at: usize) -> u32 {

@@ -13,7 +13,7 @@
 //! That holds where nobody but who is counted takes what the eventfd tells: an engine's is watched by its one thread. A program's instance of epoll, in which a
 //! thread may sleep, can be asked by another thread or process, which is in no count: so of others nothing is noted.
 
-use crate::facade::{AtomicU64, Ordering, fence_full};
+use crate::facade::{AtomicU32, AtomicU64, Ordering, fence_full};
 
 /// Threads that sleep.
 const COUNT: u64 = (1 << 24) - 1;
@@ -35,6 +35,19 @@ pub fn enter<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
 pub fn leave<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
     words.for_each(|word| _ = word.fetch_sub(1, Ordering::SeqCst));
     fence_full();
+}
+
+/// A thread that has stayed counted since its last sleep sleeps again. Afterwards it looks once more. `runs`: not zero while it does not sleep, for who
+/// looks for somebody that has time (SYNC POINT: starving, with `starve` in crates/sd-monitor/src/shell/starving.rs).
+#[inline]
+pub fn sleep_again(runs: &AtomicU32) {
+    runs.store(0, Ordering::Relaxed);
+    fence_full();
+}
+
+/// Whether somebody sleeps who has time, for who has no need to know it surely: by the number of sleepers, and whether the one that stays counted runs.
+pub fn have_time(sleepers: u32, runs: u32) -> bool {
+    sleepers != 0 && runs == 0
 }
 
 /// From now on somebody may sleep who is not counted.

@@ -54,8 +54,9 @@ pub(crate) fn offered() {
     LOOKED_IN_VAIN.store(0, Ordering::Relaxed);
 }
 
+/// A client or the monitor has left its word.
 #[inline]
-fn is_told() -> bool {
+pub(crate) fn is_told() -> bool {
     TOLD_AT.load(Ordering::Relaxed) != 0 || starving::has_heard(&PROCESS.header().starving)
 }
 

@@ -53,3 +53,15 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },
 ];
+
+/// The conditions of all rows that are done before a sleep, but of those that have a cause, and of the wake target's, which only saves peers a call. Rounds
+/// that are still to be made are known by their time.
+pub(super) static IS_IDLE: fn() -> bool = || {
+    !(admission::is_any()
+        || client::is_lost()
+        || crate::socket::road::are_there()
+        || crate::process::detaching::is_asked()
+        || crate::memory::rounds::are_new()
+        || leave::is_due()
+        || beside::is_told())
+};

@@ -6,7 +6,7 @@ use crate::data::fast;
 use crate::data::iov::{BYTES_MAX, Pieces, bad_pointer};
 use crate::data::message;
 use crate::data::stream;
-use crate::setup::unconnected;
+use crate::setup::{unconnected, watched};
 use crate::socket::endpoint::connection;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::Endpoint;
@@ -19,6 +19,9 @@ pub(super) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
 #[inline]
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else {
+        if watched::enters(fd, flags) {
+            return Outcome::Kernel;
+        }
         // SAFETY: see the module.
         return unconnected::recv(fd, flags, || unsafe { recv(fd, buf, len, flags) });
     };
@@ -48,6 +51,9 @@ fn recv_slow(endpoint: &'static Endpoint, buf: *mut c_void, len: size_t, flags: 
 #[inline]
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else {
+        if watched::enters(fd, flags) {
+            return Outcome::Kernel;
+        }
         // SAFETY: see the module.
         let again = |flags| unsafe { send(fd, buf, len, flags) };
         // SAFETY: see the module.
@@ -143,7 +149,7 @@ fn send_slow(
 #[inline]
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
     if len == 0 {
-        let is_ours = connection(fd).is_some() || crate::setup::watched::enter(fd, 0);
+        let is_ours = connection(fd).is_some() || watched::enter(fd, 0);
         return if is_ours { Outcome::Done(0) } else { Outcome::Kernel };
     }
     // SAFETY: see the module.
@@ -171,6 +177,9 @@ unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, Errno> {
 /// readv, and preadv2 with offset -1.
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else {
+        if watched::enters(fd, 0) {
+            return Outcome::Kernel;
+        }
         // SAFETY: see the module.
         return unconnected::recv(fd, 0, || unsafe { readv(fd, iov, count) });
     };
@@ -189,6 +198,9 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize
 /// writev, and pwritev2 with offset -1.
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else {
+        if watched::enters(fd, 0) {
+            return Outcome::Kernel;
+        }
         // SAFETY: see the module.
         if unsafe { pieces(iov, count) }.is_ok_and(|pieces| pieces.total == 0) {
             return Outcome::Done(0);
@@ -219,7 +231,7 @@ pub(crate) const CMSG_COMPAT: c_int = c_int::MIN;
 /// recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
     if flags & CMSG_COMPAT != 0 {
-        crate::setup::watched::enter(fd, 0);
+        watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {
@@ -235,7 +247,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 /// sendmsg(2).
 pub(crate) unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
     if flags & CMSG_COMPAT != 0 {
-        crate::setup::watched::enter(fd, 0);
+        watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {
@@ -261,7 +273,7 @@ pub unsafe fn recvmmsg(
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
     if flags & CMSG_COMPAT != 0 {
-        crate::setup::watched::enter(fd, 0);
+        watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {
@@ -280,7 +292,7 @@ pub unsafe fn recvmmsg(
 /// sendmmsg(2).
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
     if flags & CMSG_COMPAT != 0 {
-        crate::setup::watched::enter(fd, 0);
+        watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {

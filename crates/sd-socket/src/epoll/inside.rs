@@ -8,10 +8,11 @@
 //! at that: poll, an instance around it, a child, a receiver of a message. Nor does it begin where there is a second thread: who sleeps
 //! would have to be brought back before it is left.
 
+use super::collect::Look;
 use super::*;
-use crate::process::single_threaded;
 use crate::process::waker::OWN_EVENT;
-use crate::wait;
+use crate::process::{lingering, single_threaded};
+use crate::wait::{self, duties};
 use libc::{epoll_event, sigset_t};
 use sd_sys::Errno;
 
@@ -24,6 +25,8 @@ pub(super) struct Place {
     kernel_ends: AtomicU32,
     /// Looks at which the kernel's part had something, modulo 2^32.
     kernel_told: AtomicU32,
+    /// Waits of a thread that lingers, modulo 2^32.
+    again: AtomicU32,
     /// Connections that are registered in the kernel's instance too: what that tells of one is to be joined with what the library knows
     /// (`collect`), and of which of the two tells the lock of the ready list decides (`roads`).
     mixed: AtomicU32,
@@ -40,6 +43,7 @@ impl Place {
             stays_beside: AtomicBool::new(false),
             kernel_ends: AtomicU32::new(0),
             kernel_told: AtomicU32::new(0),
+            again: AtomicU32::new(0),
             mixed: AtomicU32::new(0),
         }
     }
@@ -79,9 +83,12 @@ impl Place {
         self.kernel_told.load(Ordering::Relaxed)
     }
 
-    /// A wait that could not return at once has found something; `told` is from its beginning.
+    /// A wait has found something; `told` is from its beginning.
     pub(super) fn learn(&self, told: u32) {
         let before = self.kernel_ends.load(Ordering::Relaxed);
+        if before == 0 && told == self.told() {
+            return;
+        }
         let now = if told == self.told() { before.saturating_sub(2) } else { (before + 1).min(MOST) };
         self.kernel_ends.store(now, Ordering::Relaxed);
     }
@@ -140,25 +147,96 @@ pub(crate) fn others_look(epoll: &Epoll) -> &Epoll {
     epoll
 }
 
-/// Sleeps inside; the number of events for the program, or errno.
+/// What a sleep inside has found.
+pub(super) struct Slept {
+    /// Events for the program.
+    pub(super) found: usize,
+    /// Something of ours has ended it too.
+    pub(super) by_own: bool,
+}
+
+/// Sleeps inside; or errno.
 pub(super) fn sleep(
     epoll: &Epoll,
     out: &mut [epoll_event],
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Result<usize, Errno> {
+) -> Result<Slept, Errno> {
     let got = wait::sleep_on(epoll.fd(), out, timeout_ns, mask)?;
-    let own = |event: &epoll_event| event.u64 == OWN_EVENT;
-    let Some(at) = out.iter().take(got).position(own) else {
-        if got != 0 {
-            epoll.place.kernel_has_told();
-        }
-        return Ok(got);
-    };
-    sleep_fd::answer(epoll);
-    out.copy_within(at + 1..got, at);
-    if got > 1 {
+    let by_own = take_own(out, got);
+    if by_own {
+        sleep_fd::answer(epoll);
+    }
+    let found = got - usize::from(by_own);
+    if found != 0 {
         epoll.place.kernel_has_told();
     }
-    Ok(got - 1)
+    Ok(Slept { found, by_own })
+}
+
+/// Takes the event out that stands for what is ours, if it is among so many.
+fn take_own(out: &mut [epoll_event], got: usize) -> bool {
+    let own = |event: &epoll_event| event.u64 == OWN_EVENT;
+    let Some(at) = out.iter().take(got).position(own) else { return false };
+    out.copy_within(at + 1..got, at);
+    true
+}
+
+/// In one wait of so many it is looked whether something is to be done that is done now and then.
+const DUTIES_EVERY: u32 = 16;
+
+/// After a sleep that the kernel's part alone has ended: whether the thread may stay counted until the next ([`lingering`]).
+pub(super) fn may_linger(epoll: &Epoll) -> bool {
+    epoll.place.is_inside() && single_threaded() && duties::are_idle()
+}
+
+/// The wait of a thread that lingers for this instance. `None`: it does not any more, and has found nothing.
+pub(super) fn wait_again(
+    epoll: &'static Epoll,
+    out: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, Errno>> {
+    let waits = epoll.place.again.load(Ordering::Relaxed).wrapping_add(1);
+    epoll.place.again.store(waits, Ordering::Relaxed);
+    if waits.is_multiple_of(DUTIES_EVERY) {
+        duties::now_and_then(sd_sys::time::ticks());
+    }
+    let pause = lingering::pause();
+    lingering::sleeps();
+    let is_calm = epoll.load.load(Ordering::Acquire) == 0
+        && pause != Some(0)
+        && !lingering::is_stale()
+        && may_linger(epoll);
+    if !is_calm {
+        lingering::end();
+        return None;
+    }
+    let slept = wait::sleep_on(epoll.fd(), out, wait::earlier(timeout_ns, pause), mask);
+    lingering::wakes(epoll);
+    if slept == Ok(0) && timeout_ns.is_none_or(|timeout| pause.is_some_and(|pause| pause < timeout)) {
+        lingering::end();
+        return None;
+    }
+    let got = match slept {
+        Ok(got) => got,
+        errno => return Some(errno),
+    };
+    if !take_own(out, got) {
+        return Some(Ok(got));
+    }
+    let found = got - 1;
+    if !lingering::is_for(epoll) {
+        // A handler has run, and the instance may be another by now.
+        return Some(if found == 0 { Err(Errno::EINTR) } else { Ok(found) });
+    }
+    lingering::end();
+    sleep_fd::answer(epoll);
+    if found == 0 {
+        return None;
+    }
+    // Both had something when the program asked.
+    super::dispatch::drain();
+    let rest = out.get_mut(found..).unwrap_or_default();
+    Some(Ok(found + waiting::look_at(epoll, rest, Look { kernel: false, stay: false })))
 }

@@ -7,6 +7,7 @@
 
 use super::*;
 use crate::fd::hidden::{Hidden, HiddenCell};
+use crate::process::lingering;
 use crate::process::waker::OWN_EVENT;
 use crate::process::waker::View;
 use crate::wait;
@@ -81,6 +82,9 @@ pub(super) fn watch_program(epoll: &Epoll) {
 
 /// What was slept on goes.
 pub(super) fn close(epoll: &Epoll) {
+    if lingering::is_for(epoll) {
+        lingering::end();
+    }
     epoll.place.is_beside();
     epoll.sleep_fd.close();
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::backlog::beside;
 use crate::link::reclaim;
 use crate::process::waker::{OWN_EVENT, Sleeper};
-use crate::process::{detaching, single_threaded};
+use crate::process::{detaching, lingering, single_threaded};
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::{self, Deadline};
 use libc::{epoll_event, sigset_t};
@@ -43,28 +43,44 @@ pub(crate) fn wait(
     mut timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
+    if lingering::is_for(epoll)
+        && let Some(done) = first_try(&mut timeout_ns, |left| inside::wait_again(epoll, out, left, mask))
+    {
+        return done;
+    }
     let _user = User::enter(epoll);
-    if is_kernels(epoll) {
-        // Cheaper than a clock, which hardly any of these waits needs.
-        let began = sd_sys::time::ticks();
-        if let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask) {
-            return done;
-        }
-        let passed = sd_sys::time::ns_of_ticks(sd_sys::time::ticks().wrapping_sub(began));
-        timeout_ns = timeout_ns.map(|timeout| timeout.saturating_sub(passed));
+    if is_kernels(epoll)
+        && let Some(done) = first_try(&mut timeout_ns, |left| wait_in_kernel(epoll, out, left, mask))
+    {
+        return done;
     }
     duties::in_call();
     ledger::catch_up(epoll);
     super::dispatch::drain();
     let is_last = timeout_ns == Some(0);
+    let told = epoll.place.told();
     let found = look(epoll, out, !is_last, is_last);
     if found != 0 {
+        epoll.place.learn(told);
         return Ok(found);
     }
     if is_last {
         return Ok(if beside::has_brought_some() { look(epoll, out, false, true) } else { 0 });
     }
     wait_for_event(epoll, out, timeout_ns, mask)
+}
+
+/// A wait that may be over, or have to go on in another way for what is left of its time.
+#[inline(always)]
+fn first_try<T>(timeout_ns: &mut Option<u64>, wait: impl FnOnce(Option<u64>) -> Option<T>) -> Option<T> {
+    // Cheaper than a clock, which hardly any of these waits needs.
+    let began = if timeout_ns.is_some() { sd_sys::time::ticks() } else { 0 };
+    let done = wait(*timeout_ns);
+    if let (None, Some(timeout)) = (&done, timeout_ns) {
+        let passed = sd_sys::time::ns_of_ticks(sd_sys::time::ticks().wrapping_sub(began));
+        *timeout = timeout.saturating_sub(passed);
+    }
+    done
 }
 
 /// Nothing is ready. A function of its own, so that a wait which finds something needs no large frame.
@@ -165,7 +181,7 @@ fn has_kernel(epoll: &Epoll) -> bool {
     epoll.kernel_count.load(Ordering::Relaxed) != 0 || ledger::is_shared(epoll)
 }
 
-fn look_at(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
+pub(super) fn look_at(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
     if !look.kernel && epoll.load.load(Ordering::Acquire) == 0 {
         return 0;
     }
@@ -203,16 +219,21 @@ fn sleep(
     signals: Signals<'_>,
 ) -> Result<usize, Errno> {
     loop {
-        let pause = waiting.before_sleep(On::Events);
+        let paused = waiting.before_sleep(On::Events);
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
-        let timeout = wait::earlier(deadline.left(), pause);
+        let timeout = wait::earlier(deadline.left(), paused);
         let slept = sleep_once(epoll, out, &sleeper, (waiting, timeout), signals);
         waiting.after_sleep();
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
-        drop(sleeper);
-        let (mut found, kernel) = slept?;
+        match slept {
+            Ok(Slept { by_kernel: true, pause, .. }) if inside::may_linger(epoll) => {
+                lingering::begin(sleeper, epoll, wait::earlier(paused, pause));
+            }
+            _ => drop(sleeper),
+        }
+        let Slept { mut found, kernel, .. } = slept?;
         if kernel {
             // Not counted as asleep any more: who leaves something to others wakes nobody but them.
             found = look_at(epoll, out, Look { kernel, stay: false });
@@ -234,14 +255,26 @@ fn sleep(
     }
 }
 
-/// One sleep; events that were found instead, and whether the kernel's part has some.
+/// How one sleep has ended.
+struct Slept {
+    /// Events that were found, by it or before it.
+    found: usize,
+    /// The kernel's part has some.
+    kernel: bool,
+    /// It was inside, and the kernel's part alone has ended it.
+    by_kernel: bool,
+    /// How long it could have lasted, for what had to be looked at.
+    pause: Option<u64>,
+}
+
+/// One sleep.
 fn sleep_once(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
     sleeper: &Sleeper,
     (waiting, timeout): (&mut Waiting, Option<u64>),
     signals: Signals<'_>,
-) -> Result<(usize, bool), Errno> {
+) -> Result<Slept, Errno> {
     let inside = {
         let mut interest = epoll.interest.lock();
         sleep_fd::prepare(epoll, &mut interest, sleeper.view());
@@ -251,14 +284,20 @@ fn sleep_once(
     super::dispatch::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
     if found != 0 || sleeper.is_stale() {
-        return Ok((found, false));
+        return Ok(Slept { found, kernel: false, by_kernel: false, pause: None });
     }
     let pause = waiting.announced();
     wait::ended_by_handler(signals.watch, signals.mask)?;
     let timeout = wait::earlier(timeout, pause);
     let slept = match inside {
-        true => (inside::sleep(epoll, out, timeout, signals.mask)?, false),
-        false => (0, sleep_fd::sleep(epoll, timeout, signals.mask)?),
+        true => {
+            let inside::Slept { found, by_own } = inside::sleep(epoll, out, timeout, signals.mask)?;
+            Slept { found, kernel: false, by_kernel: found != 0 && !by_own, pause }
+        }
+        false => {
+            let kernel = sleep_fd::sleep(epoll, timeout, signals.mask)?;
+            Slept { found: 0, kernel, by_kernel: false, pause }
+        }
     };
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
     Ok(slept)

@@ -202,6 +202,7 @@ pub(crate) fn look_at_ends() -> Option<u64> {
     let pause = ENDS_PAUSE_NS.load(Ordering::Relaxed);
     ENDS_PAUSE_NS.store((pause * 2).min(way_back::LOOK_FOR_DEATH_NS.1), Ordering::Relaxed);
     ENDS_DUE_NS.store(now + pause, Ordering::Relaxed);
+    road::look_anew();
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) = entry
             && road::is_promoted(endpoint)
@@ -209,7 +210,7 @@ pub(crate) fn look_at_ends() -> Option<u64> {
             way_back::notes_death(endpoint);
         }
     });
-    Some(pause)
+    road::are_there().then_some(pause)
 }
 
 /// What the kernel did not take is sent again, where it is time for that; how soon this is to be called once more.

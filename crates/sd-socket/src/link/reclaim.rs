@@ -218,10 +218,16 @@ pub(crate) fn say_finished_again() {
     USERS.due(1);
 }
 
+/// Something is to be freed, or said.
+#[inline]
+pub(crate) fn is_due() -> bool {
+    USERS.is_due()
+}
+
 /// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
 #[inline]
 pub(crate) fn free() {
-    if USERS.is_due() {
+    if is_due() {
         free_all();
     }
 }

@@ -39,6 +39,12 @@ pub(crate) fn forked() {
     CARE.forked();
 }
 
+/// Connections were used since the last caretaker looked.
+#[inline]
+pub(crate) fn are_new() -> bool {
+    CARE.is_used()
+}
+
 /// A thread that waits, and is the caretaker while it sleeps, unless another one is.
 pub(crate) struct Caretaker {
     /// Its wait is a use, and was not noted yet.

@@ -27,8 +27,7 @@ use std::collections::VecDeque;
 use absent::RETRY_MIN_NS;
 pub(crate) use absent::{has_listened, listens, may_come, wait_for_monitor};
 pub(crate) use births::{before_fork, parent_after_fork};
-use look::{deliver, take_mail};
-pub(crate) use look::{glance, has_ended, look_at_socket};
+pub(crate) use look::{check_mail, glance, has_ended, has_mail, look_at_socket};
 use resume::checked;
 pub(crate) use resume::{losses, noticed_loss};
 use slow::Slow;
@@ -169,10 +168,16 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
     }
 }
 
+/// The monitor was lost, and there is none since.
+#[inline]
+pub(crate) fn is_lost() -> bool {
+    LOST.load(Ordering::Acquire)
+}
+
 /// After the monitor was lost: tries again when it is time. The pause until the next try, if one
 /// is due, so that a sleeper can limit its sleep.
 pub(crate) fn retry_if_lost() -> Option<u64> {
-    if !LOST.load(Ordering::Acquire) {
+    if !is_lost() {
         return None;
     }
     let before = REGISTRATIONS.load(Ordering::Acquire);
@@ -476,22 +481,4 @@ fn lost(control: &mut Control) {
     control.slow.forget();
     LOST.store(true, Ordering::Release);
     SINK.get().inspect(|sink| (sink.lost)());
-}
-
-/// A look at the control socket when the monitor said so, or its end was seen.
-#[inline]
-pub(crate) fn check_mail() {
-    let mail = PROCESS.header().mail.load(Ordering::Acquire);
-    if mail != PROCESS.mail_seen.load(Ordering::Relaxed) {
-        read_mail(mail);
-    }
-}
-
-#[cold]
-fn read_mail(mail: u32) {
-    let Some(mut control) = crate::monitor::client::CONTROL.try_lock() else { return };
-    PROCESS.mail_seen.store(mail, Ordering::Relaxed);
-    take_mail(&mut control);
-    drop(control);
-    deliver();
 }

@@ -22,6 +22,7 @@ pub(crate) mod borrowed;
 pub(crate) mod detaching;
 pub(crate) mod env;
 pub(crate) mod fence;
+pub(crate) mod lingering;
 pub(crate) mod netlink;
 pub(crate) mod network;
 pub(crate) mod retention;

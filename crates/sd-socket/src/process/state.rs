@@ -58,6 +58,7 @@ impl SlabRec {
         fd: HiddenCell::empty(),
     };
 
+    #[inline]
     pub(crate) fn slab(&self) -> Option<Slab> {
         Slab::from_base(self.base.load(Ordering::Acquire))
     }
@@ -164,6 +165,7 @@ impl Process {
     }
 
     /// Own slab, once registered.
+    #[inline]
     pub(crate) fn own(&self) -> Option<&SlabRec> {
         self.slabs.get(self.own_slab.load(Ordering::Acquire).checked_sub(1)?)
     }

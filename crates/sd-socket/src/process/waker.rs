@@ -6,7 +6,7 @@
 
 use crate::fd::hidden::Hidden;
 use crate::process::stats::{Counter, count};
-use crate::process::{PROCESS, single_threaded};
+use crate::process::{PROCESS, lingering, single_threaded};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sd_ring::sync::sleepers;
 use sd_ring::sync::wake_target::Watch;
@@ -96,6 +96,7 @@ pub(crate) fn watch_all() {
 
 /// In the child of a fork: it has none of its own yet, and one thread.
 pub(crate) fn forked() {
+    lingering::forked();
     WATCH.forked();
     own_none();
 }
@@ -128,6 +129,16 @@ impl View {
     pub(crate) fn now() -> View {
         let end = PROCESS.waker_count.load(Ordering::SeqCst);
         View { first: WATCH.first(), end }
+    }
+
+    /// The first, and the one after the last.
+    pub(super) fn ends(self) -> [usize; 2] {
+        [self.first, self.end]
+    }
+
+    /// See [`View::ends`].
+    pub(super) fn of([first, end]: [usize; 2]) -> View {
+        View { first, end }
     }
 
     /// All.
@@ -178,11 +189,26 @@ impl Sleeper {
     /// `leave_under_lock` in crates/sd-socket/src/wait/settle.rs; SYNC POINT: starving, with `starve` in
     /// crates/sd-monitor/src/shell/starving.rs).
     pub(crate) fn enter() -> Sleeper {
+        lingering::end();
         super::detaching::sleeps();
         WATCH.enter();
         let view = View::now();
         sleepers::enter(view.sleepers());
         count(Counter::Sleep);
+        Sleeper { view }
+    }
+
+    /// The sleep is over, but the thread stays counted where the view's eventfds are written.
+    pub(super) fn linger(self) -> View {
+        super::detaching::sleeps_no_more();
+        let view = self.view;
+        core::mem::forget(self);
+        view
+    }
+
+    /// The opposite of [`Sleeper::linger`].
+    pub(super) fn lingered(view: View) -> Sleeper {
+        super::detaching::sleeps();
         Sleeper { view }
     }
 

@@ -11,6 +11,12 @@ pub(crate) fn sweep() {
     reclaim::sweep();
 }
 
+/// Whether [`sweep`] may have something to do.
+#[inline]
+pub(crate) fn is_due() -> bool {
+    reclaim::is_leaving() || reclaim::is_due()
+}
+
 #[cold]
 fn leave() {
     reclaim::leave();

@@ -61,7 +61,10 @@ impl Target {
 impl Taker for Target {
     fn is_idle(&self) -> bool {
         let page = self.channel.peer.public;
-        let sleeps = page.is_some_and(|page| sd_ring::sync::sleepers::are_there(&page.sleepers));
+        let sleeps = page.is_some_and(|page| {
+            let word = page.sleepers.load(Ordering::Relaxed) as u32;
+            sd_ring::sync::sleepers::have_time(word, page.runs.load(Ordering::Relaxed))
+        });
         let waits = |page: &sd_shm::public::Listener| {
             page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
         };

@@ -110,11 +110,17 @@ fn put_off(listener: &'static Listener, pending: Pending, to: Name) -> bool {
 /// Before a sleep: how long it may last, for those that wait for an answer and those that TCP_DEFER_ACCEPT holds back.
 #[inline]
 pub(crate) fn pause() -> Option<u64> {
-    if !defer::is_any() {
+    if !is_any() {
         return None;
     }
     ask_again();
     defer::pause()
+}
+
+/// Some are held back, in one way or the other.
+#[inline]
+pub(crate) fn is_any() -> bool {
+    defer::is_any()
 }
 
 /// Asks again, if it is time, and gives those that are let in back to their backlogs; whether there were any.

@@ -47,6 +47,7 @@ pub(crate) mod handed_on;
 pub(crate) mod inherited;
 pub(crate) mod listen;
 pub(crate) mod mail;
+mod offering;
 mod offers;
 pub(crate) mod promote;
 pub(crate) mod remember;

@@ -62,9 +62,15 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// The generation of an endpoint whose connection was never offered; no serial.
 pub(super) const NOT_OFFERED: u32 = 0;
 
+/// There are some that side A has still to show.
+#[inline]
+pub(super) fn are_awaited() -> bool {
+    AWAITED.load(Ordering::Relaxed) != 0
+}
+
 /// Looks for tickets that side A has still to show.
 pub(super) fn look_for_tickets() {
-    if AWAITED.load(Ordering::Relaxed) == 0 {
+    if !are_awaited() {
         return;
     }
     crate::epoll::drain();
@@ -220,7 +226,11 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
         is_done
     });
     match is_done {
-        true => history::awaits(endpoint, Awaits::Sends),
+        true => {
+            history::awaits(endpoint, Awaits::Sends);
+            // Notes that there is one.
+            road::is_promoted(endpoint);
+        }
         false => {
             road::put_off(cold::of(endpoint));
             open(endpoint, OFFERED);

@@ -11,7 +11,8 @@ use crate::monitor::client;
 use crate::process::{PROCESS, detaching, single_threaded};
 use crate::setup::crowd::{self, CROWD};
 use crate::setup::first::{self, Left};
-use crate::setup::{began, inherited, promote, unregistered};
+use crate::setup::offering::offer;
+use crate::setup::{began, promote, unregistered};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
 use crate::socket::road::{
@@ -20,9 +21,7 @@ use crate::socket::road::{
 use crate::socket::{cold, history, mptcp};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
-use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{Awaits, Cold, Endpoint, Promotes, Reason, State};
-use sd_sys::section::Section;
 
 /// So many messages are looked at together: how much time they took (`crowd`).
 pub(super) const MESSAGES: u32 = 16;
@@ -88,21 +87,21 @@ pub(crate) fn is_watched(fd: c_int) -> bool {
 
 const ODD: c_int = MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE;
 
-/// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
+/// The usual case of [`enter`]: the number leads to a connection of the kernel's that is watched, of which nothing is promised, and the call on it
+/// is counted.
 #[inline(never)]
+pub(crate) fn enters(fd: c_int, flags: c_int) -> bool {
+    let Entry::Kernel(endpoint) = table::get(fd) else { return false };
+    let word = &cold::of(endpoint).road;
+    let now = word.load(Ordering::Acquire);
+    // While that is so the number leads to the kernel's: see `watched`.
+    let is_open = now & (WATCHED | CLOSED | PROMISED) == WATCHED && flags & ODD == 0;
+    is_open && word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
 pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
-    if flags & ODD == 0
-        && let Entry::Kernel(endpoint) = table::get(fd)
-    {
-        let word = &cold::of(endpoint).road;
-        let now = word.load(Ordering::Acquire);
-        // While that is so the number leads to the kernel's: see `watched`.
-        let is_open = now & (WATCHED | CLOSED | PROMISED) == WATCHED;
-        if is_open && word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return false;
-        }
-    }
-    enter_slowly(fd, flags & ODD != 0)
+    !enters(fd, flags) && enter_slowly(fd, flags & ODD != 0)
 }
 
 #[inline(never)]
@@ -203,9 +202,21 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
         // Of two threads that count at once one may be forgotten.
         let messages = cold.messages.load(Ordering::Relaxed).wrapping_add(1);
         cold.messages.store(messages, Ordering::Relaxed);
-        look(endpoint, cold, messages, fd);
+        if may_be_due(cold, messages) {
+            look(endpoint, cold, messages, fd);
+        }
     }
     detaching::at_edge();
+}
+
+/// Whether [`look`] may find something to do.
+#[inline(always)]
+fn may_be_due(cold: &Cold, messages: u32) -> bool {
+    let now = cold.road.load(Ordering::Relaxed);
+    messages.is_multiple_of(MESSAGES)
+        || now & PROMISED != 0
+        || now & OFFERED != 0 && (client::has_mail() || promote::are_awaited())
+        || promotes() == Promotes::All
 }
 
 /// The process's first connection has no endpoint.
@@ -224,6 +235,7 @@ fn left_first(fd: c_int, is_message: bool) {
 }
 
 /// What is to be done for a connection after so many messages.
+#[inline(never)]
 fn look(endpoint: &'static Endpoint, cold: &'static Cold, messages: u32, fd: c_int) {
     let mut now = cold.road.load(Ordering::Acquire);
     if now & OFFERED != 0 || messages.is_multiple_of(MESSAGES) {
@@ -287,79 +299,6 @@ fn has_earned_it(endpoint: &Endpoint, cold: &Cold, (now, since): (u32, u32)) -> 
     }
 }
 
-/// Offers it, unless somebody else is in a call on it.
-#[cold]
-fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
-    let Some((endpoint, word)) = inherited::own(endpoint, word, fd) else {
-        history::awaits(endpoint, Awaits::Shared);
-        return;
-    };
-    let is_own = PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
-        PROCESS.owns(rec) && endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed)
-    });
-    // Else a handler of a signal could wait for this thread.
-    let _section = Section::enter();
-    if !unregistered::may_look() || client::connected().is_none() {
-        history::awaits(endpoint, Awaits::Monitor);
-        road::await_monitor(cold::of(endpoint));
-        return;
-    }
-    let now = word.load(Ordering::Acquire);
-    let is_offered = is_own && endpoint.state_now() == State::Kernel && promote::is_named(endpoint, fd);
-    if !is_offered {
-        history::awaits(endpoint, if is_own { Awaits::Replaced } else { Awaits::Shared });
-        return;
-    }
-    if !promote::close(endpoint, now, OFFERED) {
-        return;
-    }
-    let serial = promote::expect(endpoint);
-    let connected = now & ACTIVE != 0;
-    let restored = began::restored(endpoint);
-    let (sent, received) = restored.unwrap_or_default();
-    let (messages, bytes) = load(endpoint, fd);
-    let restored = restored.is_some();
-    let asked_ms = sd_sys::time::real_ms();
-    let offer = Request::Offer { serial, connected, restored, sent, received, messages, bytes, asked_ms };
-    // Before the monitor can say more.
-    history::awaits(endpoint, Awaits::Peer);
-    let answer = client::question(&offer, &[fd]);
-    let cold = cold::of(endpoint);
-    cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
-    match answer {
-        Some((Reply::Ok, _)) => {
-            word.fetch_or(OFFERED, Ordering::AcqRel);
-        }
-        // Something waits to be sent after all.
-        Some((Reply::Error { code: ErrorCode::InUse }, _)) => {
-            history::awaits(endpoint, Awaits::Unsent);
-            promote::give_up(serial);
-        }
-        refused => {
-            history::awaits(endpoint, why(refused.map(|(reply, _)| reply)));
-            promote::give_up(serial);
-            road::put_off(cold);
-        }
-    }
-    promote::open(endpoint, 0);
-    if promotes() == Promotes::Nothing {
-        // Nobody to offer it to, as is known now.
-        word.fetch_and(!WATCHED, Ordering::AcqRel);
-    }
-}
-
-/// What the connection has carried since it is the kernel's: calls, and bytes in both directions. Nothing where too few calls were counted: bytes may have gone
-/// before that.
-fn load(endpoint: &Endpoint, fd: c_int) -> (u32, u64) {
-    let cold = cold::of(endpoint);
-    let messages = cold.messages.load(Ordering::Relaxed);
-    if messages < MESSAGES {
-        return (0, 0);
-    }
-    let before = u64::from(cold.stream_read.load(Ordering::Relaxed)) << 10;
-    (messages, road::carried(fd).saturating_sub(before))
-}
-
 /// A thread is about to wait for a number in a way of the kernel's that could not be told of what comes in a ring. The caller looks
 /// afterwards what the number leads to.
 pub(crate) fn waits_elsewhere(fd: c_int) {
@@ -388,16 +327,6 @@ fn stays(endpoint: &Endpoint, word: &AtomicU32, why: Awaits) -> u32 {
         history::awaits(endpoint, why);
     }
     before
-}
-
-/// Why the monitor does not want it.
-fn why(answer: Option<Reply>) -> Awaits {
-    match answer {
-        None => Awaits::Monitor,
-        Some(Reply::Error { code: ErrorCode::Denied }) => Awaits::Policy,
-        Some(Reply::Error { code: ErrorCode::Descriptor }) => Awaits::Ending,
-        Some(_) => Awaits::Refused,
-    }
 }
 
 #[cfg(test)]

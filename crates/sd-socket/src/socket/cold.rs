@@ -1,15 +1,16 @@
 //! What few endpoints have, and their addresses: `sd_shm::slab::Cold`.
 
-use crate::process::PROCESS;
+use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_proto::Ip;
-use sd_shm::slab::{Cold, End, Endpoint, HAS_COLD};
+use sd_shm::slab::{Cold, End, Endpoint, HAS_COLD, Slab};
 
 /// What the others have.
 static NOTHING: Cold = Cold::new();
 
 /// For a look.
+#[inline]
 pub(crate) fn of(endpoint: &Endpoint) -> &'static Cold {
     match endpoint.flags.load(Ordering::Acquire) & HAS_COLD {
         0 => &NOTHING,
@@ -33,7 +34,16 @@ pub(crate) fn note(endpoint: &Endpoint) {
     }
 }
 
+#[inline]
 pub(super) fn own(endpoint: &Endpoint) -> Option<&'static Cold> {
+    let of_slab = |slab: Slab| slab.cold(slab.index_of(endpoint)?);
+    PROCESS.own().and_then(SlabRec::slab).and_then(of_slab).or_else(|| inherited(endpoint))
+}
+
+/// Of an endpoint in another slab than this process's own.
+#[cold]
+#[inline(never)]
+fn inherited(endpoint: &Endpoint) -> Option<&'static Cold> {
     let (rec, index) = PROCESS.locate(endpoint)?;
     rec.slab()?.cold(index)
 }

@@ -80,12 +80,17 @@ pub(crate) fn is_far(endpoint: &Endpoint) -> bool {
     endpoint.channel_ref().is_some_and(|channel| !channel.link.sends_again())
 }
 
-/// This process has, or had, such connections.
+/// This process has such connections, or had some at the last look.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
 /// See [`ARE_THERE`].
 pub(crate) fn are_there() -> bool {
     ARE_THERE.load(Ordering::Relaxed)
+}
+
+/// Before a look at all connections: who finds one ([`is_promoted`]) says so again.
+pub(crate) fn look_anew() {
+    ARE_THERE.store(false, Ordering::Relaxed);
 }
 
 /// It had a slot, and has given it back: a kernel's connection again. Calls that were under way go on, through the kernel.
@@ -328,6 +333,7 @@ pub(crate) fn carried(fd: i32) -> u64 {
 }
 
 /// What the monitor says.
+#[inline]
 pub(crate) fn promotes() -> Promotes {
     Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
 }

@@ -76,6 +76,15 @@ const _: () = assert!(DUTIES < 31);
 
 pub(crate) static TABLE: Above<[Duty; DUTIES]> = Above::empty();
 
+/// Whether none of those that are done before a sleep has anything to do, before the time that the last sleep was told.
+pub(crate) static IS_IDLE: Above<fn() -> bool> = Above::empty();
+
+/// See [`IS_IDLE`].
+#[inline]
+pub(crate) fn are_idle() -> bool {
+    !are_caused() && IS_IDLE.get().is_some_and(|is_idle| is_idle())
+}
+
 /// Ticks when the duty of a line was done last: for those that have a period.
 static DONE_AT: [AtomicU64; DUTIES] = [const { AtomicU64::new(0) }; DUTIES];
 

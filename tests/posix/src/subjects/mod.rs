@@ -17,6 +17,7 @@ mod defer;
 mod descriptor;
 mod epoll;
 mod epoll_edges;
+mod epoll_lingers;
 mod epoll_lives;
 mod epoll_modes;
 mod epoll_nested;
@@ -135,6 +136,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,
     epoll_turns::SUBJECTS,
+    epoll_lingers::SUBJECTS,
     epoll_modes::SUBJECTS,
     epoll_once::SUBJECTS,
     epoll_order::SUBJECTS,

@@ -2,6 +2,7 @@
 
 use super::{CONTROL_FD, Control, checked, lost, retry_if_lost, take_late};
 use crate::monitor::sink::SINK;
+use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// So often, at most, `glance` looks.
@@ -44,6 +45,29 @@ pub(crate) fn look_at_socket() {
     {
         lost(&mut control);
     }
+    drop(control);
+    deliver();
+}
+
+/// A look at the control socket when the monitor said so, or its end was seen.
+#[inline]
+pub(crate) fn check_mail() {
+    if has_mail() {
+        read_mail(PROCESS.header().mail.load(Ordering::Acquire));
+    }
+}
+
+/// The monitor has said something that nobody has read yet.
+#[inline]
+pub(crate) fn has_mail() -> bool {
+    PROCESS.header().mail.load(Ordering::Acquire) != PROCESS.mail_seen.load(Ordering::Relaxed)
+}
+
+#[cold]
+fn read_mail(mail: u32) {
+    let Some(mut control) = crate::monitor::client::CONTROL.try_lock() else { return };
+    PROCESS.mail_seen.store(mail, Ordering::Relaxed);
+    take_mail(&mut control);
     drop(control);
     deliver();
 }

@@ -1,0 +1,112 @@
+//! A thread that stays counted among those that sleep while its program runs, since it will sleep again in the same way.
+//!
+//! ```text
+//!  a sleep that the kernel's part has ended ──begin──> counted as asleep; the program runs ──a wait──> the kernel's call, after one look at a few words
+//!                                                        └ something of ours happens, or a sleep of another kind ──end──> as ever
+//! ```
+//! For a program with one thread, whose sockets of ours are quiet while it serves connections of the kernel's: each of its waits would say to all
+//! peers that it sleeps, look at everything, and then say that it does not. To peers it is a process of which one thread sleeps and another uses its
+//! sockets: they write its eventfd, which ends the next wait at once. So nothing is looked at in between; what its own calls bring about is (`wait::duties::IS_IDLE`).
+//!
+//! Who looks for somebody that has time is told the truth by `Public::runs`.
+
+use crate::process::PROCESS;
+use crate::process::waker::{Sleeper, View};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use sd_ring::sync::sleepers;
+use sd_sys::time::{ticks, ticks_of_ns};
+
+/// What the thread waits for: whoever begins says it. Null: there is none.
+static FOR: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// The [`View`] in whose pages it is counted.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+/// When it lingers no more, in ticks, and the nanoseconds until then when it began; the most: for ever.
+static UNTIL: AtomicU64 = AtomicU64::new(0);
+static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
+
+fn runs() -> Option<&'static AtomicU32> {
+    PROCESS.public().map(|public| &public.runs)
+}
+
+fn say_runs() {
+    runs().inspect(|runs| runs.store(1, Ordering::Relaxed));
+}
+
+/// The sleep is over, and the thread stays counted, for so many nanoseconds at most.
+pub(crate) fn begin<T>(sleeper: Sleeper, waits_for: &'static T, pause_ns: Option<u64>) {
+    end();
+    let until = pause_ns.map(|pause| ticks().saturating_add(ticks_of_ns(pause)));
+    UNTIL.store(until.unwrap_or(u64::MAX), Ordering::Relaxed);
+    PAUSE_NS.store(pause_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
+    let [first, end] = sleeper.linger().ends();
+    FIRST.store(first, Ordering::Relaxed);
+    END.store(end, Ordering::Relaxed);
+    say_runs();
+    FOR.store(core::ptr::from_ref(waits_for).cast_mut().cast(), Ordering::Relaxed);
+}
+
+/// Whether the thread lingers for that.
+#[inline(always)]
+pub(crate) fn is_for<T>(waits_for: &T) -> bool {
+    FOR.load(Ordering::Relaxed).cast_const() == core::ptr::from_ref(waits_for).cast()
+}
+
+fn view() -> View {
+    View::of([FIRST.load(Ordering::Relaxed), END.load(Ordering::Relaxed)])
+}
+
+/// Others are to be watched by now.
+#[inline]
+pub(crate) fn is_stale() -> bool {
+    view() != View::now()
+}
+
+/// How long the next sleep may last. `Some(0)`: its time is over.
+#[inline]
+pub(crate) fn pause() -> Option<u64> {
+    let until = UNTIL.load(Ordering::Relaxed);
+    match until == u64::MAX {
+        true => None,
+        false if ticks() >= until => Some(0),
+        // Up to twice as long in all, which saves a division.
+        false => Some(PAUSE_NS.load(Ordering::Relaxed)),
+    }
+}
+
+/// The thread that lingers is about to sleep; afterwards it looks whether it may (SYNC POINT: starving, with `starve` in
+/// crates/sd-monitor/src/shell/starving.rs).
+#[inline]
+pub(crate) fn sleeps() {
+    runs().inspect(|runs| sleepers::sleep_again(runs));
+}
+
+/// It has slept, for that. A handler may have ended it meanwhile, and left the family.
+#[inline]
+pub(crate) fn wakes<T>(waits_for: &T) {
+    if is_for(waits_for) {
+        say_runs();
+    }
+}
+
+/// The thread is not counted any more, if it was.
+#[inline]
+pub(crate) fn end() {
+    if !FOR.load(Ordering::Relaxed).is_null() {
+        end_now();
+    }
+}
+
+#[cold]
+fn end_now() {
+    // Of this thread and a handler, or another thread by now, one ends it.
+    if !FOR.swap(core::ptr::null_mut(), Ordering::Relaxed).is_null() {
+        sleeps();
+        drop(Sleeper::lingered(view()));
+    }
+}
+
+/// In the child of a fork: it is counted nowhere.
+pub(crate) fn forked() {
+    FOR.store(core::ptr::null_mut(), Ordering::Relaxed);
+}

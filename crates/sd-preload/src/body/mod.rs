@@ -10,6 +10,7 @@ pub(crate) mod exec;
 pub(crate) mod file_actions;
 pub(crate) mod fortify;
 pub(crate) mod handlers;
+mod ids;
 pub(crate) mod limits;
 pub(crate) mod names;
 pub(crate) mod network;

@@ -14,14 +14,11 @@
 //! each has, so Linux separates nothing before the last thread with the rights is gone. When that is nobody tells us;
 //! so the process leaves at the first.
 
+use super::ids::{Ids, ids_then, loses};
 use core::ffi::{c_int, c_long};
 use sd_socket::{Outcome, separate, stranger};
 use sd_sys::{check, syscall};
 
-/// Real, effective, saved.
-type Ids = [u32; 3];
-/// "Leave it as it is."
-const KEEP: u32 = u32::MAX;
 const ROOT: u32 = 0;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
@@ -70,27 +67,6 @@ fn args_of(nr: c_long) -> usize {
         libc::SYS_setreuid | libc::SYS_setregid => 2,
         libc::SYS_setresuid | libc::SYS_setresgid => 3,
         _ => 1,
-    }
-}
-
-fn loses(now: Ids, then: Ids) -> bool {
-    now.iter().any(|id| !then.contains(id))
-}
-
-/// What the ids become if the call succeeds.
-fn ids_then(is_one: bool, now: Ids, wanted: Ids, is_able: bool, count: usize) -> Ids {
-    let [real, effective, saved] = now;
-    let [first, second, third] = wanted;
-    let or = |wanted: u32, now: u32| if wanted == KEEP { now } else { wanted };
-    match (is_one, count) {
-        (true, _) if is_able => [first; 3],
-        (true, _) => [real, first, saved],
-        (_, 2) => {
-            let effective = or(second, effective);
-            let is_saved = first != KEEP || second != KEEP && second != real;
-            [or(first, real), effective, if is_saved { effective } else { saved }]
-        }
-        _ => [or(first, real), or(second, effective), or(third, saved)],
     }
 }
 
@@ -155,30 +131,4 @@ pub(crate) fn no_new_privileges(call: impl FnOnce() -> c_int) -> Outcome<c_int> 
     // SAFETY: no pointers.
     let is_set = check(unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) }) == Ok(1);
     if is_set { Outcome::Kernel } else { separate::before(call) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Ids, KEEP, ids_then, loses};
-
-    fn keeps(is_one: bool, now: Ids, wanted: Ids, is_able: bool, count: usize, then: Ids) {
-        assert_eq!(ids_then(is_one, now, wanted, is_able, count), then);
-    }
-
-    #[test]
-    fn ids_become_what_the_kernel_makes_of_them() {
-        keeps(true, [0, 0, 0], [33, 0, 0], true, 1, [33, 33, 33]);
-        keeps(true, [33, 0, 0], [33, 0, 0], false, 1, [33, 33, 0]);
-        keeps(false, [0, 0, 0], [KEEP, 33, 0], true, 2, [0, 33, 33]);
-        keeps(false, [0, 33, 0], [KEEP, 0, 0], true, 2, [0, 0, 0]);
-        keeps(false, [0, 33, 33], [33, 0, 0], true, 2, [33, 0, 0]);
-        keeps(false, [0, 0, 0], [KEEP, 33, KEEP], true, 3, [0, 33, 0]);
-        keeps(false, [0, 0, 0], [33, 33, 33], true, 3, [33, 33, 33]);
-    }
-
-    #[test]
-    fn what_is_put_aside_is_not_lost() {
-        assert!(!loses([0, 0, 0], [0, 33, 0]) && !loses([0, 33, 0], [0, 0, 0]));
-        assert!(loses([0, 0, 0], [33, 33, 33]) && loses([0, 33, 0], [33, 33, 33]));
-    }
 }

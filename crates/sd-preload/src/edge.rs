@@ -263,7 +263,12 @@ macro_rules! ask_row {
     ($nr:ident, $args:ident, $sig:tt, $raw:tt, $($action:tt)+) => {};
 }
 
-/// What a row makes of the result of its system call, where that is new descriptors.
+/// The result of a row's function, passed through its `then`.
+pub(crate) fn through<T>(then: impl FnOnce(T) -> T, result: T) -> T {
+    then(result)
+}
+
+/// What a row makes of the result of its system call: new descriptors, or that the kernel's call is over.
 macro_rules! made_by_row {
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, {lazy}, $($action:tt)+) => {};
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, {old $name:ident}, $($action:tt)+) => {
@@ -277,7 +282,19 @@ macro_rules! made_by_row {
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, {$name:ident}, ours($($fd:ident),+) $call:expr, then $then:expr) => {
         made_by_row!($nr, $args, $ret, $sig, {$name}, then $then);
     };
-    ($nr:ident, $args:ident, $ret:ident, [$($arg:ident: $ty:ty),*], {$name:ident}, then $then:expr) => {
+    // As `ask_row` has asked, or not.
+    ($nr:ident, $args:ident, $ret:ident, [$($arg:ident: $ty:ty),*; $result:ty], {$name:ident},
+        ours($($fd:ident),+; $or:expr) $call:expr, then $then:expr) => {
+        if $nr == libc::$name {
+            let mut args = $args.into_iter();
+            $(let $arg = args.next().unwrap_or(0) as $ty;)*
+            return match $(calls::is_ours($fd))||+ || $or {
+                true => $crate::edge::through::<$result>($then, $ret as _) as isize,
+                false => $ret,
+            };
+        }
+    };
+    ($nr:ident, $args:ident, $ret:ident, [$($arg:ident: $ty:ty),*; $result:ty], {$name:ident}, then $then:expr) => {
         if $nr == libc::$name {
             let mut args = $args.into_iter();
             $(let $arg = args.next().unwrap_or(0) as $ty;)*
@@ -341,7 +358,7 @@ macro_rules! hooks {
             Outcome::Kernel
         }
 
-        /// The result of a system call by number, where rows say that it is new descriptors.
+        /// The result of a system call by number, where rows do something with it.
         ///
         /// # Safety
         /// The caller's contract with the kernel.
@@ -349,7 +366,7 @@ macro_rules! hooks {
         pub(crate) unsafe fn made_by(nr: c_long, args: [usize; 6], ret: isize) -> isize {
             // SAFETY: as above.
             unsafe {
-                $(made_by_row!(nr, args, ret, [$($arg: $ty),*], {$($raw)+ $(($($raw_arg),*))?}, $($action)+);)+
+                $(made_by_row!(nr, args, ret, [$($arg: $ty),*; $ret], {$($raw)+ $(($($raw_arg),*))?}, $($action)+);)+
             }
             ret
         }

@@ -114,7 +114,8 @@ unsafe fn old(_: c_long, _: Args) -> Outcome<isize> {
 #[cfg(target_arch = "x86_64")]
 const OLD_CREATORS: &[c_long] = &[libc::SYS_open, libc::SYS_creat, libc::SYS_eventfd, libc::SYS_inotify_init];
 
-/// The result of the kernel's: new descriptors must have the lowest numbers that the program can see as free.
+/// The result of the kernel's: new descriptors must have the lowest numbers that the program can see as free, and connections
+/// that may move to shared memory count the calls that are under way.
 ///
 /// # Safety
 /// The caller's contract with the kernel.
@@ -124,6 +125,7 @@ unsafe fn made(nr: c_long, args: Args, ret: isize) -> isize {
     unsafe {
         match nr {
             libc::SYS_ppoll => calls::polled(ret as c_int) as isize,
+            libc::SYS_preadv2 | libc::SYS_pwritev2 if ours(a) => calls::moved(a as c_int, ret),
             libc::SYS_openat2 => create::made(ret as c_int) as isize,
             libc::SYS_signalfd4 => create::by_signalfd(a as _, ret as c_int) as isize,
             #[cfg(target_arch = "x86_64")]

@@ -112,6 +112,18 @@ pub(crate) fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
+/// Does `what`, and leaves errno as it was: for a caller that is not libc's, between two calls of which libc's may look at it.
+pub(crate) fn keeping_errno<T>(what: impl FnOnce() -> T) -> T {
+    // SAFETY: libc gives the address of the calling thread's errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let result = what();
+    // SAFETY: as above; it is the same thread, or its copy in the child of a fork.
+    unsafe { *errno = before };
+    result
+}
+
 unsafe extern "C" {
     fn pthread_testcancel();
 }
@@ -304,6 +316,21 @@ macro_rules! made_by_row {
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, $raw:tt, $($action:tt)+) => {};
 }
 
+/// Whether a row's system call is that one.
+macro_rules! is_rows {
+    ($nr:ident, {lazy}) => {};
+    ($nr:ident, {old $name:ident}) => {
+        #[cfg(target_arch = "x86_64")]
+        is_rows!($nr, { $name });
+    };
+    ($nr:ident, {$name:ident}) => {
+        if $nr == libc::$name {
+            return true;
+        }
+    };
+    ($nr:ident, $raw:tt) => {};
+}
+
 /// Makes of the table: `resolve_all`, `real::NAME` (the next library's function), `hook::NAME` (what the
 /// library does instead, for use in here), and the exported symbols.
 macro_rules! hooks {
@@ -369,6 +396,12 @@ macro_rules! hooks {
                 $(made_by_row!(nr, args, ret, [$($arg: $ty),*; $ret], {$($raw)+ $(($($raw_arg),*))?}, $($action)+);)+
             }
             ret
+        }
+
+        /// Whether a row answers to that system call by number.
+        pub(crate) const fn has_row(nr: c_long) -> bool {
+            $(is_rows!(nr, {$($raw)+ $(($($raw_arg),*))?});)+
+            false
         }
 
         mod export {

@@ -20,6 +20,10 @@
 //! kernel or to `sd_socket::calls`, which have the same contract. The SAFETY comments in this crate say
 //! "libc's contract" for this.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "what `sites` needs, which is for x86-64")
+)]
 
 mod body;
 #[macro_use]
@@ -27,6 +31,8 @@ mod edge;
 mod file_layout;
 mod next;
 mod sanitizer;
+#[cfg(target_arch = "x86_64")]
+mod sites;
 mod start;
 mod table;
 mod unwind;

@@ -13,6 +13,7 @@ use core::ptr::null;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info, size_t};
 
+const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
@@ -32,9 +33,12 @@ struct Object {
     strings: *const u8,
     versions: *const u16,
     hash: *const u32,
+    /// That of older linkers, and of Go's (elf(5), DT_HASH).
+    old_hash: *const u32,
 }
 
-const NOTHING: Object = Object { base: 0, symbols: null(), strings: null(), versions: null(), hash: null() };
+const NOTHING: Object =
+    Object { base: 0, symbols: null(), strings: null(), versions: null(), hash: null(), old_hash: null() };
 
 /// What is loaded after this library.
 struct Next {
@@ -106,6 +110,23 @@ pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
     Some(core::ptr::null_mut())
 }
 
+/// Whether a loaded object has a function of that name.
+///
+/// # Safety
+/// The headers are those of a loaded object.
+pub(crate) unsafe fn defines(base: usize, headers: &[Elf64_Phdr], name: &CStr) -> bool {
+    // SAFETY: by contract.
+    unsafe {
+        match Object::of(base, headers) {
+            Some(object) if !object.hash.is_null() => {
+                matches!(object.find(name, gnu_hash(name)), Found::Function(_))
+            }
+            Some(object) if !object.old_hash.is_null() => object.has(name),
+            _ => false,
+        }
+    }
+}
+
 fn gnu_hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
 }
@@ -124,7 +145,7 @@ unsafe extern "C" fn note(info: *mut dl_phdr_info, _: size_t, next: *mut c_void)
         return 0;
     }
     // SAFETY: as above.
-    match unsafe { Object::of(base, headers) } {
+    match unsafe { Object::of(base, headers) }.filter(|object| !object.hash.is_null()) {
         Some(object) => match next.objects.get_mut(next.count) {
             Some(place) => {
                 *place = object;
@@ -164,13 +185,13 @@ impl Object {
                 DT_SYMTAB => object.symbols = place(value) as *const Elf64_Sym,
                 DT_VERSYM => object.versions = place(value) as *const u16,
                 DT_GNU_HASH => object.hash = place(value) as *const u32,
+                DT_HASH => object.old_hash = place(value) as *const u32,
                 _ => {}
             }
             // SAFETY: as above.
             at = unsafe { at.add(1) };
         }
-        let is_whole = !object.strings.is_null() && !object.symbols.is_null() && !object.hash.is_null();
-        is_whole.then_some(object)
+        (!object.strings.is_null() && !object.symbols.is_null()).then_some(object)
     }
 
     /// As `do_lookup_x` of the dynamic linker.
@@ -206,6 +227,35 @@ impl Object {
                 }
                 index += 1;
             }
+        }
+    }
+
+    /// Whether the older table has a function of that name.
+    ///
+    /// # Safety
+    /// The older table is there, and well formed.
+    unsafe fn has(&self, name: &CStr) -> bool {
+        let hash = name.to_bytes().iter().fold(0u32, |hash, byte| {
+            let hash = (hash << 4).wrapping_add(u32::from(*byte));
+            let high = hash & 0xf000_0000;
+            (hash ^ high >> 24) & !high
+        });
+        // SAFETY: by contract: two counts, then a word for each bucket, and one for each symbol.
+        unsafe {
+            let [buckets, symbols] = *self.old_hash.cast::<[u32; 2]>();
+            if buckets == 0 {
+                return false;
+            }
+            let bucket = self.old_hash.add(2);
+            let chain = bucket.add(buckets as usize);
+            let mut index = *bucket.add((hash % buckets) as usize);
+            while index != 0 && index < symbols {
+                if matches!(self.judge(name, index as usize), Some(Found::Function(_))) {
+                    return true;
+                }
+                index = *chain.add(index as usize);
+            }
+            false
         }
     }
 

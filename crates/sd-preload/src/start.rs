@@ -5,6 +5,7 @@
 //! | (none yet) | every hook with a system call of the same shape, as that raw call; the others look their symbol up |
 //! | 1. resolve | every hook as pass-through, through the next library's function |
 //! | 2. `calls::start` | acceleration |
+//! | 3. `sites::lead` | the same for the system calls of a Go program, which are no calls of libc |
 //!
 //! The library is marked DF_1_INITFIRST, so the dynamic linker runs [`constructor`] before the constructors of all
 //! other libraries. pthread_atfork(3) calls prepare handlers in the opposite order of registration and the others in
@@ -45,6 +46,8 @@ extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
     // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
     // preloaded library).
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    #[cfg(target_arch = "x86_64")]
+    crate::sites::lead();
 }
 
 /// See [`is_passive`].

@@ -1,4 +1,4 @@
-//! What the library keeps of the calling thread: one block of words, of 64 bytes. Nothing else of the library is thread-local.
+//! What the library keeps of the calling thread: one block of words, of two lines of cache. Nothing else of the library is thread-local.
 //!
 //! The block is in the thread's static storage (`arch` defines it), since the library is always loaded at the program's start:
 //! so reading a word of it is no call, allocates nothing, and needs nothing at the thread's end. A word is read and written by
@@ -28,6 +28,8 @@ pub struct Block {
     polled: AtomicU64,
     /// It is starting a program, or is the child in which that will run.
     starting: AtomicBool,
+    /// The top of the stack that the library runs on in this thread, where the program's is not to be used; or null.
+    stack: AtomicPtr<u8>,
 }
 
 /// Where words are in the block, for assembly.
@@ -36,8 +38,10 @@ pub const SECTION: usize = offset_of!(Block, section);
 pub const HANDLED: usize = offset_of!(Block, handled);
 /// See [`SECTION`].
 pub const RECORD: usize = offset_of!(Block, record);
+/// See [`SECTION`].
+pub const STACK: usize = offset_of!(Block, stack);
 
-const _: () = assert!(size_of::<Block>() == 64 && size_of::<AtomicPtr<Record>>() == 8);
+const _: () = assert!(size_of::<Block>() == 128 && size_of::<AtomicPtr<Record>>() == 8);
 
 /// What others must know of a thread: a line of cache, whose words have meanings elsewhere (`sd_ring::token::Thread`).
 #[derive(Debug)]
@@ -130,6 +134,16 @@ pub fn is_starting() -> bool {
 /// See [`is_starting`].
 pub fn set_starting(is_starting: bool) {
     block().starting.store(is_starting, Ordering::Relaxed);
+}
+
+/// The top of the stack of the library's own that this thread has, or null.
+pub fn stack() -> *mut u8 {
+    block().stack.load(Ordering::Relaxed)
+}
+
+/// See [`stack`].
+pub fn set_stack(top: *mut u8) {
+    block().stack.store(top, Ordering::Relaxed);
 }
 
 #[cfg(test)]

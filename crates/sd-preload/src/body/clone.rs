@@ -91,6 +91,44 @@ pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
     flags.map(|flags| network::child(flags as c_int, || fork_bare(make)))
 }
 
+/// Makes such a call by `make`, with what it says of a parent that lends its memory and waits (CLONE_VFORK) taken back, if the
+/// child goes on behind the call.
+///
+/// # Safety
+/// The caller's contract with the kernel.
+pub(crate) unsafe fn without_lending<T>(
+    nr: c_long,
+    mut args: [usize; 6],
+    make: impl FnOnce(c_long, [usize; 6]) -> T,
+) -> T {
+    let [a, b, ..] = args;
+    let mut copy = [0u8; CLONE_ARGS_LEN_MAX];
+    match nr {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => return make(libc::SYS_fork, args),
+        libc::SYS_clone if b == 0 => args[0] = lending_nothing(a),
+        libc::SYS_clone3
+            if (CLONE_ARGS_LEN..=copy.len()).contains(&b) && user::is_readable(a as *const u8, b) =>
+        {
+            // SAFETY: so long, and it can be read.
+            unsafe { core::ptr::copy_nonoverlapping(a as *const u8, copy.as_mut_ptr(), b) };
+            if let Some(flags) = copy.first_chunk_mut::<8>() {
+                *flags = (lending_nothing(u64::from_ne_bytes(*flags) as usize) as u64).to_ne_bytes();
+            }
+            args[0] = copy.as_ptr() as usize;
+        }
+        _ => {}
+    }
+    make(nr, args)
+}
+
+fn lending_nothing(flags: usize) -> usize {
+    const LENT: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+    if flags & LENT == LENT { flags & !LENT } else { flags }
+}
+
+/// As long as `struct clone_args` may become: what is longer is left as it is.
+const CLONE_ARGS_LEN_MAX: usize = 256;
 /// The first version of `struct clone_args`, and two of its words.
 const CLONE_ARGS_LEN: usize = 64;
 const FLAGS_AT: usize = 0;

@@ -3,8 +3,8 @@
 //!
 //! Programs that call by number rarely mean "past every library". libuv, and so Node, closes all its sockets with
 //! `syscall(SYS_close, fd)`; unseen, such a socket would never end for its peer. What no row of the table is for goes
-//! to the kernel unchanged: futex, the clone of a thread and the like. System calls that a program makes by an instruction of its own
-//! are not seen here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
+//! to the kernel unchanged: futex, the clone of a thread and the like. Of system calls that a program makes by an instruction of its own
+//! those come here that `sites` has led here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
 //! length, and pselect6's mask stands in memory with it.
 
 use super::{clone, confine, create, privileges, ready, vector};
@@ -34,6 +34,34 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
             }
         }
     }
+}
+
+/// As the instruction answers: -errno for a failure.
+///
+/// # Safety
+/// The caller's contract with the kernel about this system call.
+pub(crate) unsafe fn by_instruction(nr: c_long, args: Args) -> isize {
+    // SAFETY: the caller's contract.
+    match unsafe { ask(nr, args) } {
+        Outcome::Done(value) => or_errno(value),
+        Outcome::Errno(errno) => or_errno(edge::fail(errno)),
+        Outcome::Kernel => {
+            let [a, b, c, d, e, f] = args;
+            // SAFETY: the caller's contract.
+            let ret = unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) };
+            let is_done = sd_sys::check(ret).is_ok();
+            // SAFETY: the caller's contract.
+            let made = unsafe { made(nr, args, if is_done { ret } else { FAILED }) };
+            if is_done { or_errno(made) } else { ret }
+        }
+    }
+}
+
+const FAILED: isize = -1;
+
+/// What libc's function returns, as the instruction does.
+pub(crate) fn or_errno(value: isize) -> isize {
+    if value == FAILED { -(edge::last_errno().0 as isize) } else { value }
 }
 
 /// What there is no row for, or what by number is not what the function of that name does; then the table.

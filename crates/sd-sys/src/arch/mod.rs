@@ -8,7 +8,8 @@
 //! Each file has the same names: [`syscall6`]; [`ticks`] and [`ticks_per_second`]; [`fence_full`], [`fence_after_change`]; [`fetch_for_writing`], [`fetch_for_reading`],
 //! [`load8`], [`store8`] and [`copy_string`] for memory that a peer may write; [`stack_pointer`]; [`add_unlocked`]; the words
 //! of a thread ([`block`], [`record`], [`set_record`], [`section_enter`], [`section_leave`]); and, for `sd-preload`, the macros
-//! `jump_to!`, `jump_to_chosen!`, `handler_entry!` and `unwinder!`.
+//! `jump_to!`, `jump_to_chosen!`, `handler_entry!` and `unwinder!`. x86-64 has `site_entry!` besides, for programs that make system calls by
+//! an instruction of their own.
 
 use crate::thread::{Block, NOBODY, RECORD};
 use core::arch::global_asm;

@@ -1,0 +1,168 @@
+//! What the system calls come to that `patch` has led here.
+
+use crate::body::{clone, raw};
+use crate::{edge, table};
+use core::ffi::{c_long, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS, STACK_LEN, Top};
+use sd_sys::{mem, syscall, thread};
+
+sd_sys::site_entry!(entry, answer: answer, begin: begin, passes: PASSES);
+
+/// Where the islands jump to.
+pub(super) fn address() -> usize {
+    entry as *const () as usize
+}
+
+/// System calls that no hook is for, and that programs make often, or that must be made by the caller itself: these are not
+/// looked at. Others that no hook is for are only slower.
+#[expect(clippy::indexing_slicing, reason = "at compile time")]
+static PASSES: [u8; NUMBERS] = {
+    let mut passes = [0; NUMBERS];
+    let mut at = 0;
+    while at < PASSING.len() {
+        assert!(!table::has_row(PASSING[at]), "a hook answers this one");
+        passes[PASSING[at] as usize] = 1;
+        at += 1;
+    }
+    passes
+};
+
+const PASSING: &[c_long] = &[
+    // Threads, clocks and signals.
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_gettimeofday,
+    libc::SYS_time,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_kill,
+    libc::SYS_setitimer,
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_delete,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_arch_prctl,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // Memory.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_brk,
+    // Who and what.
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getppid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_getrusage,
+    libc::SYS_times,
+    libc::SYS_sysinfo,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    // Files by name, and what a socket refuses.
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getcwd,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_getdents64,
+    libc::SYS_lseek,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+];
+
+/// What a call returns, as the kernel's would.
+///
+/// # Safety
+/// `entry`'s, of a call that the program makes: its contract with the kernel is the program's.
+unsafe extern "C" fn answer(call: *const Call) -> isize {
+    // SAFETY: `entry` has just written it.
+    let Call { number, args, .. } = unsafe { call.read() };
+    // SAFETY: the program's contract with the kernel.
+    edge::keeping_errno(|| unsafe {
+        match number {
+            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork => forks(number, args),
+            _ => raw::by_instruction(number, args),
+        }
+    })
+}
+
+/// A child with descriptors of its own gets memory of its own too, as that of vfork(2) does elsewhere (`body::clone`): it calls
+/// here, and what it changed would be its parent's. Any other goes on where its caller says, so the caller makes it.
+///
+/// # Safety
+/// The program's contract with the kernel.
+unsafe fn forks(number: c_long, args: [usize; 6]) -> isize {
+    // SAFETY: the program's contract.
+    unsafe { clone::without_lending(number, args, |number, args| clone::by_number(number, args)) }
+        .map_or(CALLER_MAKES_IT, |pid| raw::or_errno(pid as isize))
+}
+
+/// Ends stacks with their threads.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// In the constructor: whether threads can have stacks.
+pub(super) fn is_ready() -> bool {
+    let mut key = 0;
+    // SAFETY: `end` is a function of this library, which is never unloaded.
+    let made = unsafe { libc::pthread_key_create(&mut key, Some(end)) } == 0;
+    KEY.store(key, Ordering::Relaxed);
+    made
+}
+
+/// What lies below the end of a stack is nobody's.
+const GUARD_LEN: usize = 4096;
+
+/// A thread has a new stack, and runs on it: notes it.
+///
+/// # Safety
+/// `entry`'s: `top` is at the end of a mapping of `STACK_LEN`.
+unsafe extern "C" fn begin(top: *mut Top) {
+    thread::set_stack(top.cast());
+    edge::keeping_errno(|| {
+        // SAFETY: the lowest page, of which nothing is used; and a key that was made in the constructor.
+        unsafe {
+            syscall!(libc::SYS_mprotect, start(top.cast()), GUARD_LEN, libc::PROT_NONE);
+            libc::pthread_setspecific(KEY.load(Ordering::Relaxed), top.cast());
+        }
+    });
+}
+
+/// Where the mapping begins.
+fn start(top: *mut u8) -> *mut u8 {
+    top.wrapping_add(size_of::<Top>()).wrapping_sub(STACK_LEN)
+}
+
+/// At the end of a thread, on its own stack: frees the other one. Should Go be called once more, by another such function, it gets
+/// a new one.
+///
+/// # Safety
+/// libc's contract: what `begin` has noted.
+unsafe extern "C" fn end(top: *mut c_void) {
+    thread::set_stack(core::ptr::null_mut());
+    // SAFETY: the thread's own mapping, on which it is not now, since no call is under way at the end of a thread.
+    unsafe { mem::unmap(start(top.cast()), STACK_LEN) };
+}

@@ -1,0 +1,172 @@
+//! Where the `syscall` instructions of a Go program are that a socket could pass through.
+//!
+//! | function | Go | the instruction and its neighbours |
+//! |---|---|---|
+//! | `internal/runtime/syscall.Syscall6` | 1.19 on | `mov %rbx,%rdi; syscall; cmp $-4095,%rax`: exactly one |
+//! | `syscall.rawVforkSyscall` | where os/exec is used | `pop %r12; syscall; push %r12` |
+//! | `runtime.epollcreate1`, `epollctl`, `epollwait` | up to 1.20 | `mov $number,%eax; syscall; mov %eax,N(%rsp); ret` |
+//! | `runtime.write1` | | the same: what the runtime prints, to a standard stream |
+//!
+//! A program in which one of them looks otherwise, or is there twice, is none that this file knows. The others, all in the runtime, are about memory,
+//! threads, signals, clocks, and files and pipes that the runtime has opened itself, which are no sockets.
+//! Nothing here is unsafe. Tested by `tests/sites.rs` on bytes.
+
+/// One `syscall` instruction, and what is to stand in for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Site {
+    /// Which text it is in, and where in that its first byte is that is replaced.
+    pub text: usize,
+    /// See `text`.
+    pub at: usize,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// See the table above.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The one for all calls.
+    Any,
+    /// That of vfork.
+    Vfork,
+    /// For one call, by its number.
+    Number(u32),
+}
+
+/// Those of a program, at most.
+pub(super) const SITES_MAX: usize = 6;
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Sites {
+    found: [Option<Site>; SITES_MAX],
+}
+
+impl Sites {
+    /// Each of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Site> {
+        self.found.iter().flatten()
+    }
+
+    /// False if there is one of that kind already, or no room.
+    fn add(&mut self, site: Site) -> bool {
+        let place = self.found.iter_mut().find(|place| place.is_none_or(|other| other.kind == site.kind));
+        match place {
+            Some(place @ None) => {
+                *place = Some(site);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Kind {
+    /// What is replaced of the program: instructions before `syscall`, itself, and one behind, where five bytes need that.
+    pub(super) fn replaced(self) -> &'static [u8] {
+        match self {
+            Kind::Any => &[0x48, 0x89, 0xdf, 0x0f, 0x05],
+            Kind::Vfork => &[0x41, 0x5c, 0x0f, 0x05, 0x41, 0x54],
+            // The number is not looked at.
+            Kind::Number(_) => &[0xb8, 0, 0, 0, 0, 0x0f, 0x05],
+        }
+    }
+
+    /// Where in what is replaced `syscall` is.
+    pub(super) fn instruction_at(self) -> usize {
+        match self {
+            Kind::Any => 3,
+            Kind::Vfork => 2,
+            Kind::Number(_) => 5,
+        }
+    }
+}
+
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// `cmp $0xfffffffffffff001,%rax`
+const COMPARE: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
+/// `mov %eax,N(%rsp)`, N, and `ret`
+const STORE: [u8; 3] = [0x89, 0x44, 0x24];
+const RETURN: u8 = 0xc3;
+
+/// Of epoll, and of what the runtime prints.
+const EPOLL: [u32; 4] = [
+    libc::SYS_epoll_create1 as u32,
+    libc::SYS_epoll_ctl as u32,
+    libc::SYS_epoll_wait as u32,
+    libc::SYS_epoll_pwait as u32,
+];
+const WRITE: u32 = libc::SYS_write as u32;
+
+/// What a `0f 05` is.
+enum Meaning {
+    Site(Kind),
+    /// None of those that matter; or these two bytes are no instruction.
+    Other,
+    /// One that matters, in a form that is not known.
+    Unknown,
+}
+
+/// All sites of a program's texts; `None` if it cannot be led by them.
+pub(super) fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Option<Sites> {
+    let mut sites = Sites::default();
+    for (text, bytes) in texts.enumerate() {
+        let mut from = 0;
+        while let Some(at) = next(bytes, from) {
+            from = at + 1;
+            match meaning(bytes, at) {
+                Meaning::Other => {}
+                Meaning::Unknown => return None,
+                Meaning::Site(kind) => {
+                    let site = Site { text, at: at - kind.instruction_at(), kind };
+                    if !sites.add(site) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+    sites.iter().any(|site| site.kind == Kind::Any).then_some(sites)
+}
+
+fn meaning(text: &[u8], at: usize) -> Meaning {
+    let before = |len: usize| text.get(at.checked_sub(len)?..at);
+    let behind = text.get(at + SYSCALL.len()..).unwrap_or(&[]);
+    if before(3) == Some(&[0x48, 0x89, 0xdf]) && behind.starts_with(&COMPARE) {
+        return Meaning::Site(Kind::Any);
+    }
+    if before(2) == Some(&[0x41, 0x5c]) && behind.starts_with(&[0x41, 0x54]) {
+        return Meaning::Site(Kind::Vfork);
+    }
+    let Some([0xb8, a, b, c, d]) = before(5) else { return Meaning::Other };
+    let number = u32::from_le_bytes([*a, *b, *c, *d]);
+    let is_stored = behind.starts_with(&STORE) && behind.get(STORE.len() + 1) == Some(&RETURN);
+    match (EPOLL.contains(&number), is_stored) {
+        (true, true) => Meaning::Site(Kind::Number(number)),
+        (true, false) => Meaning::Unknown,
+        (false, true) if number == WRITE => Meaning::Site(Kind::Number(number)),
+        (false, _) => Meaning::Other,
+    }
+}
+
+/// The next `0f 05` from a place on. Programs have tens of megabytes, so the compiler is to look at many bytes at once.
+fn next(text: &[u8], from: usize) -> Option<usize> {
+    const BLOCK: usize = 256;
+    let mut at = from;
+    loop {
+        let rest = text.get(at..)?;
+        let (Some(these), Some(following)) = (rest.get(..BLOCK), rest.get(1..=BLOCK)) else {
+            return rest.windows(2).position(|pair| pair == SYSCALL).map(|place| at + place);
+        };
+        let pairs = || {
+            these
+                .iter()
+                .zip(following)
+                .map(|(first, second)| (*first == SYSCALL[0]) & (*second == SYSCALL[1]))
+        };
+        if pairs().fold(false, |any, is_it| any | is_it) {
+            return pairs().position(|is_it| is_it).map(|place| at + place);
+        }
+        at += BLOCK;
+    }
+}

@@ -1,0 +1,73 @@
+//! What a `syscall` instruction becomes, in bytes.
+//!
+//! ```text
+//! text     jmp island                 five bytes, over the instruction and a neighbour that they replace
+//! island   what was before it         mov %rbx,%rdi
+//!          lea after(%rip),%rcx       the instruction would change rcx, too
+//!          jmp *entry
+//! after:   syscall                    for calls that are the kernel's; others go on behind it
+//!          what was behind it         push %r12
+//!          jmp text                   behind what was replaced
+//! ```
+//!
+//! Nothing here is unsafe. Tested by `tests/sites.rs`, which runs some.
+
+use super::find::Kind;
+
+/// Of one site, at most.
+pub(super) const ISLAND_LEN: usize = 64;
+/// What is replaced, at least.
+pub(super) const JUMP_LEN: usize = 5;
+
+/// `jmp rel32` from a place to another.
+pub(super) fn jump(from: usize, to: usize) -> Option<[u8; JUMP_LEN]> {
+    let distance = i32::try_from((to as i64).checked_sub(from as i64 + JUMP_LEN as i64)?).ok()?;
+    let [a, b, c, d] = distance.to_le_bytes();
+    Some([0xe9, a, b, c, d])
+}
+
+/// The island of a site at `at`, which will be at `island`; `None` if they are too far apart.
+pub(super) fn build(
+    place: &mut [u8; ISLAND_LEN],
+    island: usize,
+    at: usize,
+    kind: Kind,
+    entry: usize,
+) -> Option<()> {
+    let mut code = Code { place, len: 0 };
+    let replaced = kind.replaced();
+    let instruction_at = kind.instruction_at();
+    match kind {
+        Kind::Number(number) => {
+            code.put(&[0xb8])?;
+            code.put(&number.to_le_bytes())?;
+        }
+        Kind::Any | Kind::Vfork => code.put(replaced.get(..instruction_at)?)?,
+    }
+    // lea 6(%rip),%rcx; jmp *N(%rip): the address of `entry` stands at the island's end.
+    const FAR_JUMP_LEN: u32 = 6;
+    code.put(&[0x48, 0x8d, 0x0d])?;
+    code.put(&FAR_JUMP_LEN.to_le_bytes())?;
+    let address_at = ISLAND_LEN - size_of::<usize>();
+    code.put(&[0xff, 0x25])?;
+    let distance = address_at.checked_sub(code.len + 4)?;
+    code.put(&(distance as u32).to_le_bytes())?;
+    code.put(replaced.get(instruction_at..)?)?;
+    code.put(&jump(island + code.len, at + replaced.len())?)?;
+    (code.len <= address_at).then_some(())?;
+    code.len = address_at;
+    code.put(&entry.to_le_bytes())
+}
+
+struct Code<'a> {
+    place: &'a mut [u8],
+    len: usize,
+}
+
+impl Code<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        self.place.get_mut(self.len..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        self.len += bytes.len();
+        Some(())
+    }
+}

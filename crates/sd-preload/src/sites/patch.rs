@@ -1,0 +1,115 @@
+//! Puts jumps to islands (`island`) in the place of `syscall` instructions.
+//!
+//! All or nothing: each page of text is made writable before the first byte is changed. It stays executable meanwhile, and the island is made
+//! executable first, so that where a policy (SELinux, MemoryDenyWriteExecute of systemd) refuses either, nothing has happened.
+//! One thread exists, in the constructor, and it executes none of these bytes.
+
+use super::find::{SITES_MAX, Sites};
+use super::island::{self, ISLAND_LEN, JUMP_LEN};
+use super::program::{Part, Program};
+use sd_sys::{check, syscall};
+
+const PAGE: usize = 4096;
+const _: () = assert!(SITES_MAX * ISLAND_LEN <= PAGE);
+/// `jmp rel32` reaches so far; less what the program and an island are long.
+const REACH: usize = 0x7000_0000;
+/// Places for the islands are tried so far apart, below the program; and from so far above it on, behind the heap's beginning.
+const STEP: usize = 64 << 10;
+const ABOVE: usize = 64 << 20;
+/// As many on each side.
+const TRIES: usize = 256;
+
+/// Leads all sites to `entry`; or none, where that cannot be.
+pub(super) fn lead(program: &Program, sites: &Sites, entry: usize) {
+    let Some(islands) = room(program.range()) else { return };
+    let mut page = [0xccu8; PAGE];
+    let mut jumps = [None; SITES_MAX];
+    let places = page.as_chunks_mut::<ISLAND_LEN>().0.iter_mut().zip(&mut jumps).enumerate();
+    for (site, (n, (place, jump))) in sites.iter().zip(places) {
+        *jump = program.texts().nth(site.text).and_then(|part| {
+            let (at, island) = (part.start + site.at, islands + n * ISLAND_LEN);
+            island::build(place, island, at, site.kind, entry)?;
+            Some(Jump { at, bytes: island::jump(at, island)?, part })
+        });
+        if jump.is_none() {
+            return give_back(islands);
+        }
+    }
+    if fill(islands, &page).is_none() {
+        return give_back(islands);
+    }
+    let all = || jumps.iter().flatten();
+    if !all().all(|jump| jump.open()) {
+        all().for_each(Jump::close);
+        return give_back(islands);
+    }
+    all().for_each(Jump::write);
+    all().for_each(Jump::close);
+}
+
+/// A jump that is to stand in the text.
+#[derive(Clone, Copy)]
+struct Jump {
+    at: usize,
+    bytes: [u8; JUMP_LEN],
+    part: Part,
+}
+
+impl Jump {
+    /// Its one or two pages.
+    fn protect(&self, protection: i32) -> bool {
+        let start = self.at & !(PAGE - 1);
+        let len = (self.at + JUMP_LEN).next_multiple_of(PAGE) - start;
+        // SAFETY: pages of the program's text; more is allowed of them than before, or what the program was built for.
+        check(unsafe { syscall!(libc::SYS_mprotect, start, len, protection) }).is_ok()
+    }
+
+    fn open(&self) -> bool {
+        self.protect(self.part.protection | libc::PROT_WRITE)
+    }
+
+    fn close(&self) {
+        self.protect(self.part.protection);
+    }
+
+    fn write(&self) {
+        // SAFETY: `find` found the site there, of at least so many bytes, and the page is open. Nobody executes it now, and no
+        // reference to the text is left.
+        unsafe { (self.at as *mut [u8; JUMP_LEN]).write(self.bytes) };
+    }
+}
+
+/// A page that every byte of the program can jump to, and that can be written: below the program, or well above it.
+fn room((start, end): (usize, usize)) -> Option<usize> {
+    let start = start & !(PAGE - 1);
+    let below = (1..=TRIES).filter_map(|n| start.checked_sub(n * STEP));
+    let above = (0..TRIES).map(|n| (end + ABOVE).next_multiple_of(STEP) + n * STEP);
+    let far = |place: &usize| place.abs_diff(start).max(place.abs_diff(end)) < REACH;
+    below.chain(above).filter(far).find_map(|place| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: memory of nobody's; what is there already is left as it is.
+        let mapped =
+            check(unsafe { syscall!(libc::SYS_mmap, place, PAGE, protection, flags, usize::MAX, 0) }).ok()?;
+        if mapped == place {
+            return Some(place);
+        }
+        // A kernel that does not know the flag.
+        give_back(mapped);
+        None
+    })
+}
+
+/// Writes the islands, and makes them executable.
+fn fill(islands: usize, page: &[u8; PAGE]) -> Option<()> {
+    // SAFETY: `room` made it, so long and writable, and only we know it.
+    unsafe { (islands as *mut [u8; PAGE]).write(*page) };
+    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: the same page.
+    check(unsafe { syscall!(libc::SYS_mprotect, islands, PAGE, protection) }).ok().map(|_| ())
+}
+
+fn give_back(islands: usize) {
+    // SAFETY: `room` made it, and nothing refers to it.
+    unsafe { sd_sys::mem::unmap(islands as *mut u8, PAGE) };
+}

@@ -1,0 +1,78 @@
+//! The main program, as the dynamic linker has loaded it: is it a Go program with libc, and where is its text?
+
+use crate::next;
+use core::ffi::{CStr, c_int, c_void};
+use libc::{Elf64_Phdr, dl_phdr_info, size_t};
+
+/// `runtime/cgo` has this function, and shows it to libraries. It is there exactly where Go's threads are made by libc, and so have
+/// words of libc's: those of Go's own making have not.
+const MARK: &CStr = c"crosscall2";
+
+/// A Go program with libc.
+pub(super) struct Program {
+    base: usize,
+    headers: &'static [Elf64_Phdr],
+}
+
+/// The main program, if it is one.
+pub(super) fn go() -> Option<Program> {
+    let mut main = Program { base: 0, headers: &[] };
+    // SAFETY: `first` takes the pointer for what it is.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut main).cast()) };
+    // SAFETY: the headers are those of an object that the dynamic linker has loaded.
+    unsafe { next::defines(main.base, main.headers, MARK) }.then_some(main)
+}
+
+/// The first object is the main program; it stays for ever.
+unsafe extern "C" fn first(info: *mut dl_phdr_info, _: size_t, main: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker's record, and our own pointer.
+    unsafe {
+        let info = &*info;
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        *main.cast::<Program>() = Program { base: info.dlpi_addr as usize, headers };
+    }
+    1
+}
+
+/// A part of the program.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) start: usize,
+    pub(super) len: usize,
+    /// As mprotect(2) has it.
+    pub(super) protection: c_int,
+}
+
+impl Program {
+    /// What of it is loaded.
+    fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        self.headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
+            let has = |flag, protection| if header.p_flags & flag != 0 { protection } else { 0 };
+            Part {
+                start: self.base + header.p_vaddr as usize,
+                len: header.p_memsz as usize,
+                protection: has(libc::PF_R, libc::PROT_READ)
+                    | has(libc::PF_W, libc::PROT_WRITE)
+                    | has(libc::PF_X, libc::PROT_EXEC),
+            }
+        })
+    }
+
+    /// Those that can be read and executed, and not written.
+    pub(super) fn texts(&self) -> impl Iterator<Item = Part> + '_ {
+        self.parts().filter(|part| part.protection == libc::PROT_READ | libc::PROT_EXEC)
+    }
+
+    /// The bytes of each of them.
+    pub(super) fn bytes(&self) -> impl Iterator<Item = &'static [u8]> + '_ {
+        // SAFETY: the dynamic linker has mapped it, to be read, for ever; it is changed in the constructor only, when nobody reads
+        // it any more.
+        self.texts().map(|part| unsafe { core::slice::from_raw_parts(part.start as *const u8, part.len) })
+    }
+
+    /// From its first byte to behind its last one.
+    pub(super) fn range(&self) -> (usize, usize) {
+        let start = self.parts().map(|part| part.start).min().unwrap_or(0);
+        (start, self.parts().map(|part| part.start + part.len).max().unwrap_or(0))
+    }
+}

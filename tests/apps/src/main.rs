@@ -18,6 +18,7 @@ mod engines_reload;
 mod fallback;
 mod files;
 mod ftp;
+mod go;
 mod haproxy;
 mod hosts;
 mod http;
@@ -140,6 +141,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     httpd::SCENARIOS,
     appservers::SCENARIOS,
     runtimes::SCENARIOS,
+    go::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -185,6 +187,7 @@ const ROWS: &[&[table::Row]] = &[
     appservers::ROWS,
     cost::ROWS,
     runtimes::ROWS,
+    go::ROWS,
 ];
 
 #[derive(Parser)]

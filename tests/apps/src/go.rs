@@ -1,0 +1,258 @@
+//! Go programs that libc is linked into: their system calls are their own, and come to the library all the same (ADR 108).
+
+use super::http::{self, Steady};
+use super::table::{Load, Row};
+use super::{Scenario, python, rates};
+use harness::lab::{Lab, Side, each};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, product};
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("go-echo", GO, echo).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-http", HTTP, web).limit_s(BUILD_S + 90).extra(),
+    Scenario::new("go-busy", GO, busy).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-heir", GO, heir).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], caddy).limit_s(90).extra(),
+    Scenario::new("prometheus-scrapes", &["prometheus", "curl", "wrk"], prometheus).limit_s(90).extra(),
+];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        application: "Go net/http",
+        version: &["go", "version"],
+        scenarios: "go-",
+        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; built with cgo",
+        load: Some(Load {
+            unit: "requests/s of 64 bytes, wrk, 50 connections",
+            rate: |lab, side| {
+                let program = build(lab)?;
+                let port = free_port()?;
+                let process = serve(lab, side, port, &program, &["http", &port.to_string(), "."])?;
+                let rate = http::wrk(lab, side, &format!("http://127.0.0.1:{port}/64"), 50, false)?;
+                process.terminate(GRACE)?;
+                Ok(rate)
+            },
+        }),
+    },
+    Row {
+        application: "Go net",
+        version: &["go", "version"],
+        scenarios: "go-echo",
+        features: "a server of goroutines, with cgo",
+        load: Some(Load {
+            unit: python::ECHOES,
+            rate: |lab, side| {
+                let program = build(lab)?;
+                let port = free_port()?;
+                let process = serve(lab, side, port, &program, &["server", &port.to_string()])?;
+                let rate = rates::echoes(lab, side, port, "echo")?;
+                process.terminate(GRACE)?;
+                Ok(rate)
+            },
+        }),
+    },
+    Row {
+        application: "Caddy",
+        version: &["caddy", "version"],
+        scenarios: "caddy-",
+        features: "files of all sizes, uploads that are refused, kept and short connections",
+        load: Some(Load {
+            unit: "requests/s of 64 bytes, wrk, 50 connections",
+            rate: |lab, side| {
+                let caddy = Caddy::start(lab, side)?;
+                let rate = http::wrk(lab, side, &caddy.url("64"), 50, false)?;
+                caddy.process.terminate(GRACE)?;
+                Ok(rate)
+            },
+        }),
+    },
+];
+
+const GO: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "python3"];
+const HTTP: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "wrk", "curl", "python3"];
+const ECHO_GO: &str = include_str!("../go/echo.go");
+const LIMIT: Duration = Duration::from_secs(40);
+const GRACE: Duration = Duration::from_secs(10);
+/// The standard library is compiled once, and kept.
+const BUILD_S: u64 = 300;
+
+/// Compiles the program; where it is.
+fn build(lab: &Lab) -> Result<String> {
+    let source = lab.path().join("echo.go");
+    std::fs::write(&source, ECHO_GO)?;
+    let program = lab.path().join("go-echo").display().to_string();
+    let mut command =
+        lab.command(Side::Kernel, "go", &["build", "-o", &program, &source.display().to_string()])?;
+    let kept = product::target().join("apps").join("go");
+    command.env("CGO_ENABLED", "1").env("GOCACHE", kept).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+    Proc::start(&mut command, "go", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
+    Ok(program)
+}
+
+/// Starts it.
+fn start(lab: &Lab, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
+    Proc::start(&mut lab.command(side, program, args)?, "go-echo", lab.path())
+}
+
+/// Starts it, and waits until it listens.
+fn serve(lab: &Lab, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
+    let mut process = start(lab, side, program, args)?;
+    process.wait_listening(port)?;
+    if side == Side::Sd {
+        lab.wait_accepting(port);
+    }
+    Ok(process)
+}
+
+/// Go at either end, and a client that is not Go's.
+fn echo(lab: &mut Lab) -> Result<()> {
+    let program = build(lab)?;
+    each(|server, client| {
+        let port = free_port()?;
+        let text = port.to_string();
+        let process = serve(lab, server, port, &program, &["server", &text])?;
+        let watch = lab.watch(port);
+        let said = start(lab, client, &program, &["client", &text, "20", "5000"])?.wait(LIMIT)?.ok()?.text();
+        if said != "100000 echoes\n" {
+            fail!("the client said {said:?}");
+        }
+        let args = [text, "64".to_owned(), "8".to_owned()];
+        let said = python::run(lab, client, "echo_client.py", &args, LIMIT)?;
+        if said.trim() != "512 echoes" {
+            fail!("the client in Python said {said:?}");
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(GRACE)?;
+        Ok(())
+    })
+}
+
+fn web(lab: &mut Lab) -> Result<()> {
+    let program = build(lab)?;
+    each(|server, client| {
+        let port = free_port()?;
+        let root = lab.path().join(format!("files-{port}"));
+        std::fs::create_dir_all(&root)?;
+        let process =
+            serve(lab, server, port, &program, &["http", &port.to_string(), &root.display().to_string()])?;
+        let watch = lab.watch(port);
+        let url = format!("http://127.0.0.1:{port}");
+        http::files(lab, client, &root, &url)?;
+        for (connections, is_short) in [(50, false), (20, true)] {
+            http::wrk(lab, client, &format!("{url}/64"), connections, is_short)?;
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(GRACE)?;
+        Ok(())
+    })
+}
+
+fn busy(lab: &mut Lab) -> Result<()> {
+    let program = build(lab)?;
+    for (connections, messages) in [(4, 10_000), (40, 1000)] {
+        let port = free_port()?;
+        let watch = lab.watch(port);
+        let (connections_text, messages_text) = (connections.to_string(), messages.to_string());
+        let args = ["busy", &port.to_string(), &connections_text, &messages_text];
+        let said = start(lab, Side::Sd, &program, &args)?.wait(LIMIT)?.ok()?.text();
+        if said != format!("{} echoes\n", connections * messages) {
+            fail!("it said {said:?}");
+        }
+        lab.check(watch, Side::Sd, Side::Sd)?;
+    }
+    Ok(())
+}
+
+/// A child of os/exec inherits the listener, and its parent closes it.
+fn heir(lab: &mut Lab) -> Result<()> {
+    let program = build(lab)?;
+    each(|server, client| {
+        let port = free_port()?;
+        let text = port.to_string();
+        let process = serve(lab, server, port, &program, &["hand-over", &text, "20"])?;
+        let watch = lab.watch(port);
+        let said = start(lab, client, &program, &["client", &text, "20", "5000"])?.wait(LIMIT)?.ok()?.text();
+        if said != "100000 echoes\n" {
+            fail!("the client said {said:?}");
+        }
+        lab.check(watch, server, client)?;
+        process.wait(GRACE)?.ok()?;
+        Ok(())
+    })
+}
+
+struct Caddy {
+    process: Proc,
+    port: u16,
+    root: std::path::PathBuf,
+}
+
+impl Caddy {
+    fn start(lab: &Lab, side: Side) -> Result<Caddy> {
+        let port = free_port()?;
+        let root = lab.path().join(format!("files-{port}"));
+        std::fs::create_dir_all(&root)?;
+        std::fs::write(root.join("64"), [b'x'; 64])?;
+        let config = lab.path().join("Caddyfile");
+        let (folder, home) = (root.display(), lab.path().display());
+        std::fs::write(
+            &config,
+            format!(
+                "{{\nadmin off\nauto_https off\nstorage file_system {home}/caddy\n}}\nhttp://127.0.0.1:{port} {{\nroot * {folder}\nfile_server\n}}\n"
+            ),
+        )?;
+        let args = ["run", "--config", &config.display().to_string(), "--adapter", "caddyfile"];
+        let process = lab.serve(side, port, "caddy", &args)?;
+        Ok(Caddy { process, port, root })
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/{path}", self.port)
+    }
+}
+
+fn caddy(lab: &mut Lab) -> Result<()> {
+    each(|server, client| {
+        let caddy = Caddy::start(lab, server)?;
+        let watch = lab.watch(caddy.port);
+        http::files(lab, client, &caddy.root, &caddy.url(""))?;
+        for (connections, is_short) in [(50, false), (20, true)] {
+            http::wrk(lab, client, &caddy.url("64"), connections, is_short)?;
+        }
+        lab.check(watch, server, client)?;
+        caddy.process.terminate(GRACE)?;
+        Ok(())
+    })?;
+    let caddy = Caddy::start(lab, Side::Sd)?;
+    let steady = Steady::start(lab, Side::Sd, caddy.port, "/64", 64)?;
+    std::thread::sleep(Duration::from_secs(1));
+    steady.finish()?;
+    caddy.process.terminate(GRACE)?;
+    Ok(())
+}
+
+/// It asks itself, ten times a second, and is asked.
+fn prometheus(lab: &mut Lab) -> Result<()> {
+    let port = free_port()?;
+    let config = lab.path().join("prometheus.yml");
+    let text = format!(
+        "scrape_configs:\n- job_name: self\n  scrape_interval: 100ms\n  scrape_timeout: 100ms\n  static_configs:\n  - targets: ['127.0.0.1:{port}']\n"
+    );
+    std::fs::write(&config, text)?;
+    let (config, store) = (config.display().to_string(), lab.path().join("prometheus").display().to_string());
+    let (config, store) = (format!("--config.file={config}"), format!("--storage.tsdb.path={store}"));
+    let listen = format!("--web.listen-address=127.0.0.1:{port}");
+    let process = lab.serve(Side::Sd, port, "prometheus", &[&config, &store, &listen])?;
+    let watch = lab.watch(port);
+    http::wrk(lab, Side::Sd, &format!("http://127.0.0.1:{port}/metrics"), 8, false)?;
+    let query = format!("http://127.0.0.1:{port}/api/v1/query?query=up");
+    let is_up = || {
+        let output = lab.run(Side::Sd, "curl", &["-sS", "--fail", &query], LIMIT);
+        output.is_ok_and(|output| output.text().contains(",\"1\"]"))
+    };
+    http::wait_for(is_up, "Prometheus to have asked itself")?;
+    lab.check(watch, Side::Sd, Side::Sd)?;
+    process.terminate(GRACE)?;
+    Ok(())
+}

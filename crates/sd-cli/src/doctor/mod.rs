@@ -5,6 +5,7 @@
 
 mod container;
 mod engine;
+mod go;
 mod kernel;
 mod limits;
 mod parts;

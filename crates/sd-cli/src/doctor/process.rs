@@ -1,6 +1,6 @@
 //! `sd doctor --pid PID`: why the connections of a process that runs already are the kernel's.
 
-use super::{Check, Verdict};
+use super::{Check, Verdict, go};
 use crate::unregistered as look;
 use sd_cli::client::Silence;
 use sd_cli::status::{self, Connection};
@@ -27,6 +27,9 @@ pub(super) fn checks(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
     let mut checks = vec![Check::ok(name, format!("{} (process {pid})", comm.trim()))];
     checks.push(preloaded(&root, &maps));
     let is_loaded = checks.last().is_some_and(|check| check.verdict == Verdict::Ok);
+    if is_loaded {
+        checks.extend(go::led(&root, &maps));
+    }
     checks.push(socket(&root));
     checks.push(namespace(
         &root,

@@ -72,10 +72,12 @@ fn is_scanned_ready(item: &Item, arrived: &mut u64, stay: bool) -> bool {
     mask(item) != 0 && (!item.is_edge() || has_edge(item, arrived))
 }
 
+/// Of what a scanned item was told: that there is room. Beside `watch::ends`.
+pub(super) const ROOM: u8 = 1 << 7;
+
 /// For a scanned, edge-triggered item, which no event announces: whether something came since the last
 /// look, bytes, an end, room, or an urgent byte. `arrived` is what had come by then.
 pub(super) fn has_edge(item: &Item, arrived: &mut u64) -> bool {
-    const ROOM: u8 = 1 << 7;
     const URGENT: u8 = 1 << 6;
     let Source::Socket(endpoint) = item.source() else { return true };
     if endpoint.state_now() != State::Connected {

@@ -286,11 +286,27 @@ pub(crate) fn room_event(endpoint: &'static Endpoint) {
 pub(crate) fn no_space(endpoint: &'static Endpoint) {
     endpoint.set_flag(NO_SPACE);
     doorbell::arm(&endpoint.own_words().wait, doorbell::TX_EVENT);
+    if ready::is_polled(endpoint) {
+        forget_room(endpoint);
+    }
     if ready::is_writable(endpoint)
         && let Some(private) = PROCESS.private(endpoint)
     {
         endpoint.clear_flag(NO_SPACE);
         deliver(endpoint, private, OUT, 0, 0);
+    }
+}
+
+/// Who looks himself (`collect::has_edge`) has looked before and after the ring was full, perhaps, and is to see that there is room again.
+#[cold]
+fn forget_room(endpoint: &'static Endpoint) {
+    let Some(private) = PROCESS.private(endpoint) else { return };
+    let _lock = stripe(endpoint).lock();
+    let mut at = head(private).load(Ordering::Acquire);
+    // SAFETY: the list's items are live under its lock.
+    while let Some(item) = unsafe { at.as_ref() } {
+        item.told.fetch_and(!collect::ROOM, Ordering::Relaxed);
+        at = item.next_watcher.load(Ordering::Relaxed);
     }
 }
 

@@ -9,6 +9,7 @@
 //! The kernel is fetched once, by apt, into the target directory; a guest has no network, no disk, and nothing of the
 //! machine's but copies.
 
+use harness::kernel::Kernel;
 use harness::report::Count;
 use harness::rootfs::add;
 use harness::scratch::Scratch;
@@ -97,30 +98,9 @@ fn kernel() -> Result<PathBuf> {
     if image.exists() {
         return Ok(image);
     }
-    let scratch = Scratch::new("kernel")?;
-    let depends = Command::new("apt-cache").args(["depends", KERNEL]).stderr(Stdio::inherit()).output()?;
-    let depends = String::from_utf8_lossy(&depends.stdout).into_owned();
-    let Some(name) = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: ")) else {
-        fail!("apt-cache knows no {KERNEL}");
-    };
-    done(Command::new("apt-get").args(["download", "-q", name]).current_dir(scratch.path()))?;
-    let package = only_file(scratch.path())?;
-    done(Command::new("dpkg").arg("-x").arg(package).arg(scratch.path().join("root")))?;
-    let boot = scratch.path().join("root/boot");
-    let found = std::fs::read_dir(boot)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz")));
-    let Some(found) = found else { fail!("there is no kernel in {name}") };
     std::fs::create_dir_all(&folder)?;
-    std::fs::copy(found, &image)?;
+    std::fs::copy(Kernel::fetch(KERNEL)?.image(), &image)?;
     Ok(image)
-}
-
-fn only_file(folder: &Path) -> Result<PathBuf> {
-    match std::fs::read_dir(folder)?.next() {
-        Some(entry) => Ok(entry?.path()),
-        None => fail!("apt-get brought nothing"),
-    }
 }
 
 fn done(command: &mut Command) -> Result<()> {

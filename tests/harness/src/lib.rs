@@ -9,7 +9,7 @@
 //! | [`monitor`] | a monitor of a test's own |
 //! | [`lab`] | a private place to run servers and clients in, with the library or without |
 //! | [`network`], [`host`] | network namespaces; hosts of ours, each with one and a monitor, joined by a cable |
-//! | [`rootfs`] | root directories of guests and containers |
+//! | [`rootfs`], [`kernel`] | root directories of guests and containers; kernels of guests |
 //! | [`nginx`], [`postgres`] | servers that several of them use |
 //! | [`user`] | servers that refuse to be root |
 //! | [`ss`], [`procfs`] | what `sd ss` and `/proc` say |
@@ -23,6 +23,7 @@ pub mod cable;
 pub mod debian;
 pub mod host;
 pub mod install;
+pub mod kernel;
 pub mod lab;
 pub mod monitor;
 pub mod network;

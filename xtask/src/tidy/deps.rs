@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-link", &[]),
     ("sd-keys", &["sd-link"]),
+    ("sd-verbs", &[]),
     ("sd-carrier", &[]),
     ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     (

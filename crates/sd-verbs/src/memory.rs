@@ -1,0 +1,199 @@
+//! Memory that a device may reach: mapped and registered, and in the other order taken away.
+//!
+//! ```text
+//!  Source   device ── reads ──>  ours to write, as any memory: nobody else writes it
+//!  Landing  peers ── write ──>   theirs at any time: copied out, never referred to
+//! ```
+//! Registered pages are pinned and count against RLIMIT_MEMLOCK.
+
+use crate::abi;
+use crate::device::Domain;
+use crate::error::Error;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+/// Anonymous pages with the device's right to them.
+struct Registered {
+    domain: Domain,
+    start: NonNull<u8>,
+    len: usize,
+    mr: NonNull<abi::Mr>,
+}
+
+// SAFETY: the mapping is this value's alone, and registrations may be used and undone by any thread.
+unsafe impl Send for Registered {}
+// SAFETY: through a reference nothing is read or written but by the methods of `Source` and `Landing`, which say why they may.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    fn new(domain: &Domain, len: usize, access: c_int) -> Result<Registered, Error> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(Error::last("mmap"));
+        }
+        // A child of fork would otherwise take the pages away from the device when either writes (ibv_fork_init(3)).
+        // SAFETY: the mapping is ours, of that length.
+        if unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) } != 0 {
+            let error = Error::last("madvise");
+            // SAFETY: nobody has seen the mapping.
+            unsafe { libc::munmap(start, len) };
+            return Err(error);
+        }
+        // SAFETY: domain and mapping live until the registration is undone, in `drop`.
+        let mr = unsafe { (domain.context().library().reg_mr)(domain.raw(), start, len, access) };
+        match (NonNull::new(start.cast()), NonNull::new(mr)) {
+            (Some(start), Some(mr)) => Ok(Registered { domain: domain.clone(), start, len, mr }),
+            _ => {
+                let error = Error::last("ibv_reg_mr");
+                // SAFETY: nothing has a right to it.
+                unsafe { libc::munmap(start, len) };
+                Err(error)
+            }
+        }
+    }
+
+    fn keys(&self) -> (u32, u32) {
+        // SAFETY: the library's structure lives until it is undone, and its keys do not change.
+        unsafe { ((*self.mr.as_ptr()).lkey, (*self.mr.as_ptr()).rkey) }
+    }
+
+    fn piece(&self, offset: usize, len: usize) -> Result<abi::Piece, Error> {
+        self.check(offset, len)?;
+        let length =
+            u32::try_from(len).map_err(|_| Error::OutOfBounds { offset, len, region_len: self.len })?;
+        Ok(abi::Piece { addr: (self.start.addr().get() + offset) as u64, length, lkey: self.keys().0 })
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<(), Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::OutOfBounds { offset, len, region_len: self.len }),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: it is undone once; from its success on the device reaches the memory no more, whatever requests are left.
+        let errno = unsafe { (self.domain.context().library().dereg_mr)(self.mr.as_ptr()) };
+        if errno == 0 {
+            // SAFETY: neither the device nor a reference has it any more. Else it stays: the device may still write there.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+/// Memory from which the device sends. No peer has a right to it.
+pub struct Source {
+    memory: Registered,
+}
+
+impl Source {
+    pub fn new(domain: &Domain, len: usize) -> Result<Source, Error> {
+        // Without any right the device may read.
+        Registered::new(domain, len, 0).map(|memory| Source { memory })
+    }
+
+    /// What is written where a request is under way is sent as it was, as it is, or mixed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped and zeroed at first, `len` bytes, this value's alone. The device only reads it.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start.as_ptr(), self.memory.len) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.memory.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Result<abi::Piece, Error> {
+        self.memory.piece(offset, len)
+    }
+}
+
+/// Memory into which a peer writes.
+pub struct Landing {
+    memory: Registered,
+}
+
+/// Where and by which right a peer writes: told to the other host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub addr: u64,
+    pub len: u64,
+    pub key: u32,
+}
+
+impl Landing {
+    pub fn new(domain: &Domain, len: usize) -> Result<Landing, Error> {
+        let access = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE;
+        Registered::new(domain, len, access).map(|memory| Landing { memory })
+    }
+
+    pub fn window(&self) -> Window {
+        let key = self.memory.keys().1;
+        Window { addr: self.memory.start.addr().get() as u64, len: self.memory.len as u64, key }
+    }
+
+    pub fn len(&self) -> usize {
+        self.memory.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies what is there now; a peer that writes meanwhile makes any mixture.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        self.memory.check(offset, to.len())?;
+        // SAFETY: both are `to.len()` bytes long, checked above, and do not overlap: `to` is not of the mapping, to which there are no
+        // references. The device writes as another process would: no reference of ours says that it does not.
+        unsafe { copy_volatile(self.memory.start.as_ptr().add(offset), to) };
+        Ok(())
+    }
+}
+
+/// Copies bytes that somebody else may change meanwhile.
+///
+/// # Safety
+/// `to.len()` bytes can be read at `from`.
+unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
+    let (mut at, len) = (0, to.len());
+    // Words of the source that are whole, one byte at a time before and after them.
+    while at < len {
+        // SAFETY: `at` and, where a word is read, the seven bytes behind it are below `len`; the word's address is a multiple of 8.
+        unsafe {
+            if (from.addr() + at).is_multiple_of(8) && at + 8 <= len {
+                let word = from.add(at).cast::<u64>().read_volatile();
+                to.as_mut_ptr().add(at).cast::<u64>().write_unaligned(word);
+                at += 8;
+            } else {
+                to[at] = from.add(at).read_volatile();
+                at += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_and_length_is_copied() {
+        let from: Vec<u8> = (0..100).collect();
+        for start in 0..17 {
+            for len in 0..40 {
+                let mut to = vec![0xff; len];
+                // SAFETY: so many bytes are there.
+                unsafe { copy_volatile(from[start..].as_ptr(), &mut to) };
+                assert_eq!(to, from[start..start + len]);
+            }
+        }
+    }
+}

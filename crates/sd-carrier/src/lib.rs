@@ -1,26 +1,26 @@
-//! What moves packets between two engines: one trait, two implementations (ADR 98). The engine uses both (ADR 102).
+//! What moves packets between two engines: one trait, three implementations (ADR 98, ADR 110). The engine uses two (ADR 102).
 //!
 //! ```text
 //!  sd_link::Link ── transmit ──> room │ commit ─ flush ──> kernel ══ network ══ kernel ──> receive ── Link::receive
 //! ```
 //!
-//! A carrier owns a non-blocking socket that is connected to the other engine, and two buffers. A packet is written into the one
+//! A carrier owns a non-blocking socket that is connected to the other engine, or a pair of an RDMA device's, and two buffers. A packet is written into the one
 //! at the place from which the kernel takes it, and read in the other at the place where the kernel put it, so that it can be
 //! opened there. Many packets go and come with one system call.
 //!
-//! | | [`Trunk`] | [`Datagram`] |
-//! |---|---|---|
-//! | is | a kernel TCP connection | a UDP socket; segmented and put together by the kernel where it can |
-//! | order | as they were sent | any |
-//! | loss, doubles | none until it ends | both |
-//! | ends | when the other engine ends or resets it, or breaks the framing | by errors of our own only |
-//! | marks | the kernel answers them itself | are handed over with each packet |
-//! | room for a packet | as it was made | as the path allows, which can change |
+//! | | [`Trunk`] | [`Datagram`] | [`Verbs`] |
+//! |---|---|---|---|
+//! | is | a kernel TCP connection | a UDP socket; segmented and put together by the kernel where it can | RDMA writes of batches into the other engine's memory |
+//! | order | as they were sent | any | as they were sent |
+//! | loss, doubles | none until it ends | both | none until it ends |
+//! | ends | when the other engine ends or resets it, or breaks the framing | by errors of our own only | when the other engine ends it or does not answer, or breaks the framing |
+//! | marks | the kernel answers them itself | are handed over with each packet | none |
+//! | room for a packet | as it was made | as the path allows, which can change | as it was made |
 //!
 //! # Guarantees
 //! * A packet that is handed over is one that the other engine committed, if nobody else can write to the road: whole, none in part.
 //!   Who can write to it can make any; [`Datagram`] takes what comes from its peer's address only. Telling them apart is the seal's.
-//! * No call blocks, allocates, or does more than one buffer's worth of work. No threads.
+//! * No call blocks, allocates (dropping a [`Verbs`] waits up to 20 ms for its last word), or does more than one buffer's worth of work. No threads.
 //! * Receiving never waits for sending: two ends that are full in both directions go on as soon as either reads.
 //! * Writability is asked for only while something waits to be sent, so that an idle carrier costs nothing.
 //! * Whatever comes, the worst is [`State::Ended`], and it says why. Lengths that the peer wrote are checked against our buffers.
@@ -32,16 +32,18 @@
 //!
 //! # Tests
 //! `tests/conformance`: one suite that each carrier passes, each also without what the kernel may lack. `tests/links.rs`: two links
-//! over each, every byte compared, with loss. `tests/path.rs`: marks, ICMP, path MTU. `examples/rate.rs` measures.
+//! over each but [`Verbs`], every byte compared, with loss. `tests/path.rs`: marks, ICMP, path MTU. `examples/rate.rs` measures.
 
 mod datagram;
 mod sys;
 mod trunk;
+mod verbs;
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 pub use datagram::{Datagram, DatagramConfig, DatagramCounters};
 pub use trunk::{Trunk, TrunkConfig, TrunkCounters};
+pub use verbs::{Verbs, VerbsConfig, VerbsCounters, VerbsEnd};
 
 /// A packet is at least as long as this can be made, by any carrier, as long as it is open.
 pub const PACKET_MIN: usize = 512;
@@ -130,6 +132,7 @@ const _: () = {
     const fn can_move<T: Send>() {}
     can_move::<Trunk>();
     can_move::<Datagram>();
+    can_move::<Verbs>();
 };
 
 /// What a carrier promises.

@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-link", &[]),
     ("sd-keys", &["sd-link"]),
     ("sd-verbs", &[]),
-    ("sd-carrier", &[]),
+    ("sd-carrier", &["sd-verbs"]),
     ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     (
         "sd-engine",

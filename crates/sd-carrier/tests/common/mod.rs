@@ -1,7 +1,9 @@
 //! What tests of carriers share: pairs of each kind on the loopback device, waiting, numbers from a seed.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use sd_carrier::{Carrier, Datagram, DatagramConfig, Received, State, Trunk, TrunkConfig, Wants};
+use sd_carrier::{
+    Carrier, Datagram, DatagramConfig, Received, State, Trunk, TrunkConfig, Verbs, VerbsConfig, Wants,
+};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
@@ -57,6 +59,8 @@ pub(crate) enum Make {
     Datagram(&'static str, DatagramConfig),
     /// The kernel refuses to cut when it is tried.
     Refused,
+    /// Both ends are of the first device; they have the names of the IPv4 addresses that it has, the first two.
+    Verbs(VerbsConfig),
 }
 
 pub(crate) const SMALL: TrunkConfig =
@@ -105,6 +109,9 @@ impl Make {
                 Box::new(Trunk::new(there, config).unwrap()),
             ];
         }
+        if let Make::Verbs(config) = self {
+            return verbs(config).map(|end| Box::new(end) as Box<dyn Carrier>);
+        }
         let (here, there, config) = self.udp();
         [Box::new(Datagram::new(here, config).unwrap()), Box::new(Datagram::new(there, config).unwrap())]
     }
@@ -117,6 +124,20 @@ impl Make {
         let (here, there, config) = self.udp();
         (Box::new(Datagram::new(here, config).unwrap()), Raw::Udp(there))
     }
+}
+
+fn verbs(config: VerbsConfig) -> [Verbs; 2] {
+    let context = sd_verbs::Device::all().unwrap()[0].open().unwrap();
+    let names = context.addresses(config.port).unwrap();
+    let end = |which: usize| {
+        let (gid_index, _) = *names.get(which).unwrap_or(&names[0]);
+        Verbs::new(&context.domain().unwrap(), VerbsConfig { gid_index, ..config }, 7).unwrap()
+    };
+    let mut ends = [end(0), end(1)];
+    let told = [ends[0].end(), ends[1].end()];
+    ends[0].connect(&told[1]).unwrap();
+    ends[1].connect(&told[0]).unwrap();
+    ends
 }
 
 /// Waits until one of the carriers has what it wants, or for so long; returns how many have. -1: until one has; that none ever will is

@@ -8,7 +8,7 @@ mod ends;
 mod flow;
 
 use common::{LONGEST, Make, NOT_JOINED, PLAIN, SMALL};
-use sd_carrier::{DatagramConfig, TrunkConfig};
+use sd_carrier::{DatagramConfig, TrunkConfig, VerbsConfig};
 
 macro_rules! suite {
     ($($carrier:ident: $make:expr, $tests:tt;)*) => {
@@ -17,8 +17,9 @@ macro_rules! suite {
             suite!(each $make, $tests);
         })*
     };
-    (each $make:expr, [$($module:ident :: $test:ident),* $(,)?]) => {
+    (each $make:expr, [$($(#[$ignored:meta])? $module:ident :: $test:ident),* $(,)?]) => {
         $(#[test]
+        $(#[$ignored])?
         fn $test() {
             $module::$test($make);
         })*
@@ -43,6 +44,37 @@ macro_rules! carriers {
             ];)*
         }
     };
+}
+
+/// Those that want a device, which `cargo xtask rdma` has in its guest. No peer can write there what it likes with a socket of its own, so
+/// the tests that do so are not among them.
+macro_rules! device_carriers {
+    ($($carrier:ident: $make:expr, $more:tt;)*) => {
+        $(device_carriers!(one $carrier: $make, $more);)*
+    };
+    (one $carrier:ident: $make:expr, [$($more:ident),*]) => {
+        suite! {
+            $carrier: $make, [
+                #[ignore = "wants an RDMA device: cargo xtask rdma"] flow::each_length,
+                #[ignore = "wants an RDMA device: cargo xtask rdma"] flow::random_batches,
+                #[ignore = "wants an RDMA device: cargo xtask rdma"] flow::full_both_ways,
+                #[ignore = "wants an RDMA device: cargo xtask rdma"] flow::more_than_a_buffer,
+                #[ignore = "wants an RDMA device: cargo xtask rdma"] flow::nothing_to_do,
+                #[ignore = "wants an RDMA device: cargo xtask rdma"] ends::the_other_ends,
+                $(#[ignore = "wants an RDMA device: cargo xtask rdma"] flow::$more,)*
+            ];
+        }
+    };
+}
+
+const VERBS_SMALL: VerbsConfig =
+    VerbsConfig { port: 1, gid_index: 0, packet_max: 3000, slots: 16, slot_bytes: 0, inline_bytes: 0 };
+
+device_carriers! {
+    verbs: Make::Verbs(VerbsConfig::default()), [what_is_not_committed];
+    verbs_small: Make::Verbs(VERBS_SMALL), [what_is_not_committed];
+    // They hold less than that test sends before it reads.
+    verbs_two_slots: Make::Verbs(VerbsConfig { slots: 2, ..VERBS_SMALL }), [];
 }
 
 carriers! {

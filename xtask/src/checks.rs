@@ -92,6 +92,8 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     steps.tests("hostile", &mut ourselves(&["hostile"])?);
     steps.tests("suites", &mut ourselves(&["suites", "--fast", "--no-build", "--no-install"])?);
     steps.tests("figures", &mut ourselves(&["figures", "--quick", "--no-build", "--no-install"])?);
+    // Whether each road works, and what wants an RDMA device; the whole is part of `figures`.
+    steps.tests("rdma", &mut ourselves(&["rdma", "--one", "--quick", "--no-build"])?);
     steps.tests("instructions", &mut ourselves(&["instructions", "--no-build"])?);
     let mut apps = ourselves(&["apps", "--no-build", "--no-install"])?;
     if is_fast {

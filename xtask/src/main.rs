@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|across|cable|hostile|guest|fuzz|miri|port|package|suites|instructions|figures|deny|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|across|rdma|cable|hostile|guest|fuzz|miri|port|package|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `harness::scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -18,6 +18,7 @@ mod loads;
 mod miri;
 mod port;
 mod posix;
+mod rdma;
 mod sharing;
 mod steps;
 mod tidy;
@@ -68,6 +69,8 @@ enum Command {
     Sharing(sharing::Options),
     /// Measure redis and nginx between two network namespaces, over the kernel and promoted, in turn
     Across(across::Options),
+    /// Raw verbs, kernel TCP and us side by side between two emulated guests with RDMA
+    Rdma(rdma::Options),
     /// Two networks joined by a cable that loses and delays packets, to try things by hand
     Cable(cable::Options),
     /// Several users on one monitor, and one of them is hostile
@@ -121,6 +124,7 @@ fn run(command: Command) -> Result<()> {
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
         Command::Across(options) => across::run(&options),
+        Command::Rdma(options) => rdma::run(&options),
         Command::Cable(options) => cable::run(&options),
         Command::Hostile(options) => hostile::run(&options),
         Command::Guest(options) => guest::run(&options),

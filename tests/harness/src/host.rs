@@ -70,7 +70,7 @@ pub fn two_with_engines_told(faults: Faults, least: usize, monitor_args: &[&str]
     let mut hosts = [Host::bare(here, ADDRESSES[0])?, Host::bare(there, ADDRESSES[1])?];
     introduce(&hosts, least)?;
     for host in &mut hosts {
-        host.monitor_args = monitor_args.iter().map(|word| (*word).to_owned()).collect();
+        host.tell_monitor(monitor_args);
     }
     hosts.iter_mut().try_for_each(Host::start_engine)?;
     hosts[0].cable = cable;
@@ -92,21 +92,30 @@ pub fn many(count: u8, least: usize) -> Result<(Switch, Vec<Host>)> {
 /// Each gets a key, and a file that names the others by theirs.
 fn introduce(hosts: &[Host], least: usize) -> Result<()> {
     let keys = hosts.iter().map(|host| host.make_key("engine.key")).collect::<Result<Vec<_>>>()?;
-    for host in hosts {
-        let own = host.address;
-        let mut text = format!("listen {own}:{ENGINE_PORT}\nkey engine.key\nleast {least}\n");
-        for (Host { address, .. }, key) in hosts.iter().zip(&keys).filter(|(other, _)| other.address != own) {
-            text += &format!("host {address} {address}:{ENGINE_PORT} key={key}\n");
-        }
-        std::fs::write(host.hosts_file(), text)?;
-    }
-    Ok(())
+    let known: Vec<(Ipv4Addr, &str)> =
+        hosts.iter().zip(&keys).map(|(host, key)| (host.address, key.as_str())).collect();
+    hosts.iter().try_for_each(|host| host.knows(&known, least))
 }
 
 impl Host {
-    /// Without a monitor.
-    fn bare(network: Network, address: Ipv4Addr) -> Result<Host> {
+    /// Without a monitor, and known by nobody yet.
+    pub fn bare(network: Network, address: Ipv4Addr) -> Result<Host> {
         Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None, monitor_args: Vec::new() })
+    }
+
+    /// Writes the file that names other hosts by the keys of their engines; its own is `engine.key` ([`Host::make_key`]).
+    pub fn knows(&self, others: &[(Ipv4Addr, &str)], least: usize) -> Result<()> {
+        let own = self.address;
+        let mut text = format!("listen {own}:{ENGINE_PORT}\nkey engine.key\nleast {least}\n");
+        for (address, key) in others.iter().filter(|(address, _)| *address != own) {
+            text += &format!("host {address} {address}:{ENGINE_PORT} key={key}\n");
+        }
+        Ok(std::fs::write(self.hosts_file(), text)?)
+    }
+
+    /// What its monitor is told besides, when it starts.
+    pub fn tell_monitor(&mut self, args: &[&str]) {
+        self.monitor_args = args.iter().map(|word| (*word).to_owned()).collect();
     }
 
     /// A monitor, and waits until that knows its engine.

@@ -94,6 +94,10 @@ const EXTRA: &[Package] = &[
     // Guests.
     package("qemu-system-x86", &["qemu-system-x86_64"]),
     package("cpio", &["cpio"]),
+    package("kmod", &["depmod", "modprobe"]),
+    package("libibverbs1", &["/usr/lib/x86_64-linux-gnu/libibverbs.so.1"]),
+    package("ibverbs-providers", &["/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so"]),
+    package("perftest", &["ib_write_lat", "ib_write_bw", "ib_send_lat"]),
     package("strace", &["strace"]),
     package("gdb", &["gdb"]),
     package("etcd-server", &["etcd"]),

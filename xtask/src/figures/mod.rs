@@ -6,6 +6,8 @@
 //! Everything is measured by `sd bench`, in turn with Linux and the raw limits, or by real applications; kernel TCP
 //! sockets of `sd bench` are set to one congestion control, which is named.
 //!
+//! Beside raw verbs, counted in instructions in an emulated guest, `rdma.json` (`cargo xtask rdma`).
+//!
 //! `--quick` shows that every series is there and sound; its numbers mean nothing.
 
 mod apps;
@@ -114,6 +116,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let folder = options.out.clone().unwrap_or_else(|| product::target().join("figures"));
     store(&folder, &Sources(&made.rows), &made.figures, options.quick)?;
+    // `test` shows that it works.
+    if !options.quick && !options.two_hosts {
+        match crate::rdma::counted() {
+            Ok(None) => {}
+            Ok(Some(rows)) => std::fs::write(folder.join("rdma.json"), format!("{:#}\n", json!(rows)))?,
+            Err(error) => made.faults.push(format!("rdma: {error}")),
+        }
+    }
     verdict(&folder, &made.figures, made.faults)
 }
 

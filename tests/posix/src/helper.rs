@@ -25,6 +25,8 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
         ("epoll_accept", [fd]) => epoll_accept(*fd),
         // As "upper", but it waits in epoll, with the socket non-blocking.
         ("epoll", [fd]) => epoll_upper(*fd),
+        // Sends so many megabytes, as edges tell it that there is room.
+        ("fill", [fd, megabytes]) => fill(*fd, *megabytes as usize),
         // Answers one word in upper case.
         ("once", [fd]) => once(*fd),
         // Whether both names have these ports.
@@ -134,4 +136,18 @@ fn upper(fd: i32) {
         let answer = buffer[..result.count()].to_ascii_uppercase();
         show("helper: write", write(fd, &answer));
     }
+}
+
+fn fill(fd: i32, megabytes: usize) {
+    let (set, block) = (epoll(), vec![7; 5 << 20]);
+    set_nonblocking(fd, true);
+    epoll_add(set, fd, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET, 1);
+    let (mut left, mut lost) = (megabytes << 20, 0);
+    while left > 0 && lost == 0 {
+        match send(fd, &block[..left.min(block.len())], 0) {
+            sent if sent.value > 0 => left -= sent.count(),
+            _ => lost += u32::from(epoll_wait(set, 1, 3000).0.value != 1),
+        }
+    }
+    say!("helper: edges that did not come: {lost}");
 }

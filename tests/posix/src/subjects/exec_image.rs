@@ -26,6 +26,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("exec/fexecve", fexecve),
     solo("exec/standard_streams", standard_streams),
     solo("exec/killed", killed),
+    solo("exec/edges_of_room", edges_of_room),
 ];
 
 /// The sleeps make the new image wait in epoll for each word, and the end.
@@ -328,4 +329,26 @@ fn killed() {
     say!("answer {answer}");
     await_events(pair.client, libc::POLLRDHUP);
     show_recv("client", pair.client, 32, 0);
+}
+
+/// The new image writes much more than there is room for, and waits for edges; the starter has the socket too, and reads the other end.
+fn edges_of_room() {
+    const MEGABYTES: usize = 64;
+    let pair = connected();
+    let set = epoll();
+    set_nonblocking(pair.server, true);
+    for (fd, data) in [(pair.client, 1), (pair.server, 2)] {
+        epoll_add(set, fd, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET, data);
+    }
+    let child = fork_child(|| exec_helper("fill", &[pair.client, MEGABYTES as i32]));
+    let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
+    while got < MEGABYTES << 20 {
+        match recv(pair.server, &mut buffer, 0) {
+            some if some.value > 0 => got += some.count(),
+            _ if epoll_wait(set, 2, 3000).0.value < 1 => break,
+            _ => {}
+        }
+    }
+    say!("got {got}");
+    say!("child: {}", wait_child(child));
 }

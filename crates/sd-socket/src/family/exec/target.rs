@@ -162,9 +162,7 @@ fn is_for_us(fd: i32, depth: u32) -> bool {
         };
         return depth < SCRIPTS_MAX && is_for_us(next.raw(), depth + 1);
     }
-    interpreter(fd, start).is_some_and(|path| {
-        path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(b"ld-linux"))
-    })
+    Headers::of(fd, start).is_some_and(|headers| headers.has_our_linker() && headers.needs_libraries())
 }
 
 /// Bytes read at a place of a file.
@@ -192,27 +190,52 @@ pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     Some(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// PT_INTERP of a program for this architecture (elf(5)).
-fn interpreter(fd: i32, start: &[u8]) -> Option<Vec<u8>> {
-    const PT_INTERP: u64 = 3;
-    if !start.starts_with(b"\x7fELF\x02\x01") || number(start, 18, 2)? != sd_sys::arch::ELF_MACHINE {
-        return None;
-    }
-    let (table, entry_len, count) = (number(start, 32, 8)?, number(start, 54, 2)?, number(start, 56, 2)?);
-    for index in 0..count.min(64) {
-        let mut entry = [0u8; 56];
-        if read_at(fd, &mut entry, table.checked_add(index * entry_len)?)? != entry.len() {
+/// The program headers of a program for this architecture (elf(5)).
+struct Headers {
+    fd: i32,
+    all: Vec<[u8; HEADER_LEN]>,
+}
+
+const HEADER_LEN: usize = 56;
+const HEADERS_MAX: u64 = 64;
+
+impl Headers {
+    fn of(fd: i32, start: &[u8]) -> Option<Headers> {
+        if !start.starts_with(b"\x7fELF\x02\x01") || number(start, 18, 2)? != sd_sys::arch::ELF_MACHINE {
             return None;
         }
-        if number(&entry, 0, 4)? == PT_INTERP {
-            let mut path = vec![0u8; number(&entry, 32, 8)?.min(START_LEN as u64) as usize];
-            let len = read_at(fd, &mut path, number(&entry, 8, 8)?)?;
-            path.truncate(len);
-            while path.last() == Some(&0) {
-                path.pop();
-            }
-            return Some(path);
-        }
+        let (table, entry_len, count) = (number(start, 32, 8)?, number(start, 54, 2)?, number(start, 56, 2)?);
+        let header = |index| {
+            let mut header = [0u8; HEADER_LEN];
+            let len = read_at(fd, &mut header, table.checked_add(index * entry_len)?)?;
+            (len == HEADER_LEN).then_some(header)
+        };
+        let all: Option<Vec<_>> = (0..count.min(HEADERS_MAX)).map(header).collect();
+        Some(Headers { fd, all: all? })
     }
-    None
+
+    /// What the first header of a type leads to in the file, up to so many bytes.
+    fn read(&self, wanted: u64, most: usize) -> Option<Vec<u8>> {
+        let header = self.all.iter().find(|header| number(*header, 0, 4) == Some(wanted))?;
+        let mut bytes = vec![0u8; number(header, 32, 8)?.min(most as u64) as usize];
+        let len = read_at(self.fd, &mut bytes, number(header, 8, 8)?)?;
+        bytes.truncate(len);
+        Some(bytes)
+    }
+
+    /// Its interpreter is glibc's dynamic linker.
+    fn has_our_linker(&self) -> bool {
+        const PT_INTERP: u64 = 3;
+        let name = |path: &[u8]| path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
+        let path = self.read(PT_INTERP, START_LEN);
+        path.and_then(|path| name(&path)).is_some_and(|name| name.starts_with(b"ld-linux"))
+    }
+
+    /// One that needs none, not even libc, makes its system calls itself, though the linker loads us into it: a Go program without cgo.
+    fn needs_libraries(&self) -> bool {
+        const PT_DYNAMIC: u64 = 2;
+        const DT_NEEDED: u64 = 1;
+        let entries = self.read(PT_DYNAMIC, START_LEN).unwrap_or_default();
+        entries.chunks_exact(16).any(|entry| number(entry, 0, 8) == Some(DT_NEEDED))
+    }
 }

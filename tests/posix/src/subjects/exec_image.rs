@@ -349,6 +349,6 @@ fn edges_of_room() {
             _ => {}
         }
     }
-    say!("got {got}");
     say!("child: {}", wait_child(child));
+    say!("got {got}");
 }

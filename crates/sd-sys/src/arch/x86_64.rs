@@ -254,7 +254,7 @@ macro_rules! handler_entry {
     };
 }
 
-/// What [`site_entry`] keeps at the top of a thread's own stack, and what it gives to `answer`.
+/// What [`site_entry!`](crate::site_entry) keeps at the top of a thread's own stack, and what it gives to `answer`.
 #[derive(Debug)]
 #[repr(C, align(16))]
 pub struct Top {
@@ -276,9 +276,9 @@ pub struct Call {
     pub instruction: usize,
 }
 
-/// `answer` of [`site_entry`] says: make the call by the instruction, on the caller's stack. No result of a system call.
+/// `answer` of [`site_entry!`](crate::site_entry) says: make the call by the instruction, on the caller's stack. No result of a system call.
 pub const CALLER_MAKES_IT: isize = -0x10000;
-/// The length of a stack of [`site_entry`], with all that is at its ends.
+/// The length of a stack of [`site_entry!`](crate::site_entry), with all that is at its ends.
 pub const STACK_LEN: usize = 256 << 10;
 /// So many numbers of system calls `site_entry` knows; higher ones are the kernel's.
 pub const NUMBERS: usize = 512;

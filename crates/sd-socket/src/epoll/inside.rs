@@ -15,6 +15,7 @@ use crate::process::{lingering, single_threaded};
 use crate::wait::{self, duties};
 use libc::{epoll_event, sigset_t};
 use sd_sys::Errno;
+use sd_sys::section::Watch;
 
 /// Where an instance's waits sleep, and what they have learned.
 pub(super) struct Place {
@@ -202,22 +203,24 @@ pub(super) fn wait_again(
     if waits.is_multiple_of(DUTIES_EVERY) {
         duties::now_and_then(sd_sys::time::ticks());
     }
+    let watch = Watch::start();
     let pause = lingering::pause();
-    lingering::sleeps();
+    let is_within = lingering::sleeps();
     let is_calm = epoll.load.load(Ordering::Acquire) == 0
         && pause != Some(0)
         && !lingering::is_stale()
         && may_linger(epoll);
-    if !is_calm {
+    let slept = is_calm.then(|| {
+        wait::ended_by_handler(&watch, mask)?;
+        wait::sleep_on(epoll.fd(), out, wait::earlier(timeout_ns, pause), mask)
+    });
+    lingering::wakes(is_within);
+    let is_cut = timeout_ns.is_none_or(|timeout| pause.is_some_and(|pause| pause < timeout));
+    let slept = slept.filter(|slept| *slept != Ok(0) || !is_cut);
+    let Some(slept) = slept else {
         lingering::end();
         return None;
-    }
-    let slept = wait::sleep_on(epoll.fd(), out, wait::earlier(timeout_ns, pause), mask);
-    lingering::wakes(epoll);
-    if slept == Ok(0) && timeout_ns.is_none_or(|timeout| pause.is_some_and(|pause| pause < timeout)) {
-        lingering::end();
-        return None;
-    }
+    };
     let got = match slept {
         Ok(got) => got,
         errno => return Some(errno),
@@ -226,7 +229,7 @@ pub(super) fn wait_again(
         return Some(Ok(got));
     }
     let found = got - 1;
-    if !lingering::is_for(epoll) {
+    if !lingering::is_for(epoll) || !epoll.place.is_inside() {
         // A handler has run, and the instance may be another by now.
         return Some(if found == 0 { Err(Errno::EINTR) } else { Ok(found) });
     }

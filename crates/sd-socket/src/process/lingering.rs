@@ -12,7 +12,7 @@
 
 use crate::process::PROCESS;
 use crate::process::waker::{Sleeper, View};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sd_ring::sync::sleepers;
 use sd_sys::time::{ticks, ticks_of_ns};
 
@@ -25,6 +25,9 @@ static END: AtomicUsize = AtomicUsize::new(0);
 static UNTIL: AtomicU64 = AtomicU64::new(0);
 static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 
+/// It is about to sleep, or sleeps: a handler of a signal, which may sleep too, is not to take it out of the count then.
+static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
+
 fn runs() -> Option<&'static AtomicU32> {
     PROCESS.public().map(|public| &public.runs)
 }
@@ -35,7 +38,10 @@ fn say_runs() {
 
 /// The sleep is over, and the thread stays counted, for so many nanoseconds at most.
 pub(crate) fn begin<T>(sleeper: Sleeper, waits_for: &'static T, pause_ns: Option<u64>) {
-    end();
+    if !FOR.load(Ordering::Relaxed).is_null() {
+        // It is counted already; so it is where a handler has left a sleep by longjmp.
+        return;
+    }
     let until = pause_ns.map(|pause| ticks().saturating_add(ticks_of_ns(pause)));
     UNTIL.store(until.unwrap_or(u64::MAX), Ordering::Relaxed);
     PAUSE_NS.store(pause_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -75,16 +81,21 @@ pub(crate) fn pause() -> Option<u64> {
 }
 
 /// The thread that lingers is about to sleep; afterwards it looks whether it may (SYNC POINT: starving, with `starve` in
-/// crates/sd-monitor/src/shell/starving.rs).
+/// crates/sd-monitor/src/shell/starving.rs). Whether it does so already, and this is a handler of a signal; for [`wakes`].
 #[inline]
-pub(crate) fn sleeps() {
+pub(crate) fn sleeps() -> bool {
+    let is_within = IS_ASLEEP.load(Ordering::Relaxed);
+    IS_ASLEEP.store(true, Ordering::Relaxed);
     runs().inspect(|runs| sleepers::sleep_again(runs));
+    is_within
 }
 
-/// It has slept, for that. A handler may have ended it meanwhile, and left the family.
+/// The opposite of [`sleeps`].
 #[inline]
-pub(crate) fn wakes<T>(waits_for: &T) {
-    if is_for(waits_for) {
+pub(crate) fn wakes(is_within: bool) {
+    IS_ASLEEP.store(is_within, Ordering::Relaxed);
+    // A handler may have left the family.
+    if !is_within && !FOR.load(Ordering::Relaxed).is_null() {
         say_runs();
     }
 }
@@ -92,7 +103,7 @@ pub(crate) fn wakes<T>(waits_for: &T) {
 /// The thread is not counted any more, if it was.
 #[inline]
 pub(crate) fn end() {
-    if !FOR.load(Ordering::Relaxed).is_null() {
+    if !FOR.load(Ordering::Relaxed).is_null() && !IS_ASLEEP.load(Ordering::Relaxed) {
         end_now();
     }
 }
@@ -101,7 +112,7 @@ pub(crate) fn end() {
 fn end_now() {
     // Of this thread and a handler, or another thread by now, one ends it.
     if !FOR.swap(core::ptr::null_mut(), Ordering::Relaxed).is_null() {
-        sleeps();
+        runs().inspect(|runs| sleepers::sleep_again(runs));
         drop(Sleeper::lingered(view()));
     }
 }
@@ -109,4 +120,5 @@ fn end_now() {
 /// In the child of a fork: it is counted nowhere.
 pub(crate) fn forked() {
     FOR.store(core::ptr::null_mut(), Ordering::Relaxed);
+    IS_ASLEEP.store(false, Ordering::Relaxed);
 }

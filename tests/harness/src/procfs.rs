@@ -68,7 +68,7 @@ pub fn is_alive(pid: u32) -> bool {
     process(pid).is_some_and(|p| p.state != 'Z')
 }
 
-/// Processor time of all threads of a process so far.
+/// Processor time, so far, of all threads of a process that live.
 pub fn cpu_ns(pid: u32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks
@@ -204,6 +204,8 @@ pub fn is_busy() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn stat_with_odd_name() {
@@ -221,12 +223,16 @@ mod tests {
     }
 
     #[test]
-    fn own_time_passes() {
-        let before = cpu_ns(std::process::id());
-        let mut x = 1u64;
-        for i in 0..5_000_000u64 {
-            x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(i));
-        }
-        assert!(cpu_ns(std::process::id()) >= before);
+    fn time_passes() {
+        // Not this process: of its threads, other tests' end meanwhile.
+        let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; read line";
+        let mut shell = Command::new("sh");
+        let mut shell =
+            shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut done = [0; 5];
+        shell.stdout.take().unwrap().read_exact(&mut done).unwrap();
+        assert!(cpu_ns(shell.id()) > 0);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
     }
 }

@@ -58,10 +58,11 @@ pub(crate) fn wait(
     ledger::catch_up(epoll);
     super::dispatch::drain();
     let is_last = timeout_ns == Some(0);
-    let told = epoll.place.told();
-    let found = look(epoll, out, !is_last, is_last);
+    let found = match has_kernel(epoll) {
+        false => look_at(epoll, out, Look { kernel: false, stay: !is_last }),
+        true => look_and_learn(epoll, out, is_last),
+    };
     if found != 0 {
-        epoll.place.learn(told);
         return Ok(found);
     }
     if is_last {
@@ -152,6 +153,17 @@ fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize
         false => look_at(epoll, out, Look { kernel: false, stay }),
         true => look_at_both(epoll, out, stay, last),
     }
+}
+
+/// The first look of a wait, which may find something at once.
+#[inline(never)]
+fn look_and_learn(epoll: &Epoll, out: &mut [epoll_event], is_last: bool) -> usize {
+    let told = epoll.place.told();
+    let found = look_at_both(epoll, out, !is_last, is_last);
+    if found != 0 {
+        epoll.place.learn(told);
+    }
+    found
 }
 
 /// The kernel's part is asked when that is due, so that neither side starves the other, and in the last look when nothing of

@@ -54,7 +54,7 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },
 ];
 
-/// The conditions of all rows that are done before a sleep, but of those that have a cause, and of the wake target's, which only saves peers a call. Rounds
+/// For a thread that lingers (`process::lingering`): a row that is done before a sleep needs a line here. The conditions of all, but of those that have a cause, and of the wake target's, which only saves peers a call. Rounds
 /// that are still to be made are known by their time.
 pub(super) static IS_IDLE: fn() -> bool = || {
     !(admission::is_any()

@@ -10,6 +10,7 @@
 //! checkpoint of it after all, is told by a byte in a file of its own, `memfd:sd-detached`, by whoever may open its descriptors: root, and its user.
 
 use super::above::Above;
+use super::lingering;
 use crate::fd::hidden::{Hidden, HiddenCell};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_sys::section;
@@ -75,7 +76,7 @@ pub(super) fn sleeps_no_more() {
 
 /// Nobody is in the middle of a sleep of the library's, or of what handlers of signals may not see.
 pub(crate) fn is_nobody_within() -> bool {
-    ASLEEP.load(Ordering::Relaxed) == 0 && !section::is_inside()
+    ASLEEP.load(Ordering::Relaxed) == 0 && !lingering::is_asleep() && !section::is_inside()
 }
 
 /// For who has nothing of the library's under way, but for its own caller.

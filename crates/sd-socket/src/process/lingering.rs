@@ -28,6 +28,11 @@ static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 /// It is about to sleep, or sleeps: a handler of a signal, which may sleep too, is not to take it out of the count then.
 static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 
+/// See [`IS_ASLEEP`].
+pub(crate) fn is_asleep() -> bool {
+    IS_ASLEEP.load(Ordering::Relaxed)
+}
+
 fn runs() -> Option<&'static AtomicU32> {
     PROCESS.public().map(|public| &public.runs)
 }
@@ -84,7 +89,7 @@ pub(crate) fn pause() -> Option<u64> {
 /// crates/sd-monitor/src/shell/starving.rs). Whether it does so already, and this is a handler of a signal; for [`wakes`].
 #[inline]
 pub(crate) fn sleeps() -> bool {
-    let is_within = IS_ASLEEP.load(Ordering::Relaxed);
+    let is_within = is_asleep();
     IS_ASLEEP.store(true, Ordering::Relaxed);
     runs().inspect(|runs| sleepers::sleep_again(runs));
     is_within
@@ -100,10 +105,10 @@ pub(crate) fn wakes(is_within: bool) {
     }
 }
 
-/// The thread is not counted any more, if it was.
+/// The thread is not counted any more, if it was and is not asleep.
 #[inline]
 pub(crate) fn end() {
-    if !FOR.load(Ordering::Relaxed).is_null() && !IS_ASLEEP.load(Ordering::Relaxed) {
+    if !FOR.load(Ordering::Relaxed).is_null() && !is_asleep() {
         end_now();
     }
 }
@@ -117,8 +122,56 @@ fn end_now() {
     }
 }
 
+/// The process leaves its family: the pages that count the thread go, and others will stand in their places.
+pub(super) fn separated() {
+    end_now();
+}
+
 /// In the child of a fork: it is counted nowhere.
 pub(crate) fn forked() {
     FOR.store(core::ptr::null_mut(), Ordering::Relaxed);
     IS_ASLEEP.store(false, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::fd::hidden::Hidden;
+    use crate::process::waker;
+
+    static INSTANCE: u32 = 0;
+
+    /// Once: sleepers of the process's page, and whether the one that lingers runs.
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn it_is_counted_until_it_ends() {
+        let (_fd, page) = sd_shm::public::create(std::process::id()).unwrap();
+        assert!(waker::add_own(page, Hidden::of(sd_sys::fd::eventfd(0).unwrap())));
+        PROCESS.public.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
+        let said = || (page.sleepers.load(Ordering::Relaxed) as u32, page.runs.load(Ordering::Relaxed));
+        let linger = || begin(Sleeper::enter(), &INSTANCE, None);
+
+        linger();
+        assert!(is_for(&INSTANCE) && !is_stale() && pause().is_none());
+        assert_eq!(said(), (1, 1));
+        let is_within = sleeps();
+        end();
+        assert_eq!(said(), (1, 0), "who is asleep stays counted");
+        wakes(is_within);
+        assert_eq!(said(), (1, 1));
+        drop(Sleeper::enter());
+        assert_eq!((said(), is_for(&INSTANCE)), ((0, 0), false), "another sleep");
+
+        linger();
+        assert!(!waker::any_sleeper(), "it runs");
+        assert_eq!(said(), (0, 0));
+
+        linger();
+        let is_within = sleeps();
+        separated();
+        wakes(is_within);
+        assert_eq!((said(), is_for(&INSTANCE)), ((0, 0), false), "even in a handler of a signal");
+        PROCESS.public.store(core::ptr::null_mut(), Ordering::Release);
+    }
 }

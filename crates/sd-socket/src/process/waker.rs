@@ -25,7 +25,7 @@ pub(crate) static WATCH: Watch = Watch::new();
 pub(crate) fn add_own(public: &'static Public, event_fd: Hidden) -> bool {
     let added = add(core::ptr::from_ref(public).cast_mut(), event_fd);
     if added {
-        if WATCH.any_sleeper() {
+        if any_sleeper() {
             // They are in no count of this page: it says for ever that somebody sleeps.
             sleepers::become_unknown(core::iter::once(&public.sleepers));
         }
@@ -94,6 +94,12 @@ pub(crate) fn watch_all() {
     WATCH.watch_from(0);
 }
 
+/// Some thread sleeps. One that lingers does not, and is counted no more.
+pub(crate) fn any_sleeper() -> bool {
+    lingering::end();
+    WATCH.any_sleeper()
+}
+
 /// In the child of a fork: it has none of its own yet, and one thread.
 pub(crate) fn forked() {
     lingering::forked();
@@ -108,8 +114,9 @@ fn own_none() {
     unsafe { FAMILIES.force_unlock() };
 }
 
-/// The process has left its family, and has none any more.
+/// The process leaves its family, and has none any more; before their pages are unmapped.
 pub(crate) fn separated() {
+    lingering::separated();
     own_none();
     FAMILIES.lock().clear();
 }
@@ -234,6 +241,7 @@ impl Drop for Sleeper {
 /// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
 /// it for asleep from now on. `yes` is false when the exec has failed.
 pub(crate) fn assume_asleep(yes: bool) {
+    lingering::end();
     match yes {
         true => sleepers::become_unknown(View::all().sleepers()),
         false => sleepers::become_known(View::all().sleepers()),

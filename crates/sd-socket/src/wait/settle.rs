@@ -78,7 +78,7 @@ pub(crate) fn leave_under_lock() {
     waker::watch_all();
     inherited()
         .for_each(|(endpoint, _)| endpoint.own_words().make_cold().wake_target.store(0, Ordering::SeqCst));
-    if waker::WATCH.any_sleeper() {
+    if waker::any_sleeper() {
         // One of those that sleep on the same instance watches for all, but each says so on the own page only.
         waker::assume_asleep(true);
         sd_sys::fd::eventfd_signal(waker::own_event_fd());

@@ -193,7 +193,7 @@ pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
 /// The program headers of a program for this architecture (elf(5)).
 struct Headers {
     fd: i32,
-    all: Vec<[u8; HEADER_LEN]>,
+    bytes: Vec<u8>,
 }
 
 const HEADER_LEN: usize = 56;
@@ -205,18 +205,19 @@ impl Headers {
             return None;
         }
         let (table, entry_len, count) = (number(start, 32, 8)?, number(start, 54, 2)?, number(start, 56, 2)?);
-        let header = |index| {
-            let mut header = [0u8; HEADER_LEN];
-            let len = read_at(fd, &mut header, table.checked_add(index * entry_len)?)?;
-            (len == HEADER_LEN).then_some(header)
-        };
-        let all: Option<Vec<_>> = (0..count.min(HEADERS_MAX)).map(header).collect();
-        Some(Headers { fd, all: all? })
+        if entry_len != HEADER_LEN as u64 {
+            // The kernel executes no such program.
+            return None;
+        }
+        let mut bytes = vec![0u8; count.min(HEADERS_MAX) as usize * HEADER_LEN];
+        let len = read_at(fd, &mut bytes, table)?;
+        (len == bytes.len()).then_some(Headers { fd, bytes })
     }
 
     /// What the first header of a type leads to in the file, up to so many bytes.
     fn read(&self, wanted: u64, most: usize) -> Option<Vec<u8>> {
-        let header = self.all.iter().find(|header| number(*header, 0, 4) == Some(wanted))?;
+        let header =
+            self.bytes.chunks_exact(HEADER_LEN).find(|header| number(header, 0, 4) == Some(wanted))?;
         let mut bytes = vec![0u8; number(header, 32, 8)?.min(most as u64) as usize];
         let len = read_at(self.fd, &mut bytes, number(header, 8, 8)?)?;
         bytes.truncate(len);

@@ -42,19 +42,7 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
 /// The caller's contract with the kernel about this system call.
 pub(crate) unsafe fn by_instruction(nr: c_long, args: Args) -> isize {
     // SAFETY: the caller's contract.
-    match unsafe { ask(nr, args) } {
-        Outcome::Done(value) => or_errno(value),
-        Outcome::Errno(errno) => or_errno(edge::fail(errno)),
-        Outcome::Kernel => {
-            let [a, b, c, d, e, f] = args;
-            // SAFETY: the caller's contract.
-            let ret = unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) };
-            let is_done = sd_sys::check(ret).is_ok();
-            // SAFETY: the caller's contract.
-            let made = unsafe { made(nr, args, if is_done { ret } else { FAILED }) };
-            if is_done { or_errno(made) } else { ret }
-        }
-    }
+    or_errno(unsafe { syscall(nr, args) })
 }
 
 const FAILED: isize = -1;

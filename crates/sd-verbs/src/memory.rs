@@ -9,6 +9,7 @@
 use crate::abi;
 use crate::device::Domain;
 use crate::error::Error;
+use sd_ring::copy::copy_shared;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
@@ -153,47 +154,7 @@ impl Landing {
         self.memory.check(offset, to.len())?;
         // SAFETY: both are `to.len()` bytes long, checked above, and do not overlap: `to` is not of the mapping, to which there are no
         // references. The device writes as another process would: no reference of ours says that it does not.
-        unsafe { copy_volatile(self.memory.start.as_ptr().add(offset), to) };
+        unsafe { copy_shared(to.as_mut_ptr(), self.memory.start.as_ptr().add(offset), to.len()) };
         Ok(())
-    }
-}
-
-/// Copies bytes that somebody else may change meanwhile.
-///
-/// # Safety
-/// `to.len()` bytes can be read at `from`.
-unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
-    let (mut at, len) = (0, to.len());
-    // Words of the source that are whole, one byte at a time before and after them.
-    while at < len {
-        // SAFETY: `at` and, where a word is read, the seven bytes behind it are below `len`; the word's address is a multiple of 8.
-        unsafe {
-            if (from.addr() + at).is_multiple_of(8) && at + 8 <= len {
-                let word = from.add(at).cast::<u64>().read_volatile();
-                to.as_mut_ptr().add(at).cast::<u64>().write_unaligned(word);
-                at += 8;
-            } else {
-                to[at] = from.add(at).read_volatile();
-                at += 1;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_place_and_length_is_copied() {
-        let from: Vec<u8> = (0..100).collect();
-        for start in 0..17 {
-            for len in 0..40 {
-                let mut to = vec![0xff; len];
-                // SAFETY: so many bytes are there.
-                unsafe { copy_volatile(from[start..].as_ptr(), &mut to) };
-                assert_eq!(to, from[start..start + len]);
-            }
-        }
     }
 }

@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-link", &[]),
     ("sd-keys", &["sd-link"]),
-    ("sd-verbs", &[]),
+    ("sd-verbs", &["sd-ring"]),
     ("sd-carrier", &["sd-verbs"]),
     ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     (

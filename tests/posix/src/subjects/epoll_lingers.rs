@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use super::epoll_turns::{CONNECTION, IN, TIMER, by_timer};
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -17,26 +18,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_lingers/busy_sibling", busy_sibling),
 ];
 
-const IN: i32 = libc::EPOLLIN;
-const TIMER: u64 = 1;
-const CONNECTION: u64 = 2;
 const LISTENER: u64 = 3;
-
-fn expire(timer: i32) {
-    set_timer(timer, 1);
-}
-
-/// Waits on a set that its timer ends; how many it was that did, alone.
-fn by_timer(set: i32, timer: i32, count: u32) -> u32 {
-    (0..count)
-        .filter(|_| {
-            expire(timer);
-            let (_, events) = epoll_wait(set, 4, 5000);
-            read(timer, &mut [0; 8]);
-            events == [(TIMER, IN as u32)]
-        })
-        .count() as u32
-}
 
 /// A set with a timer and a connection; and the connection's other end.
 fn set_with_connection() -> (i32, i32, i32, i32) {

@@ -18,10 +18,22 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_turns/child_waits_too", child_waits_too),
 ];
 
-const IN: i32 = libc::EPOLLIN;
-const TIMER: u64 = 1;
-const CONNECTION: u64 = 2;
+pub(super) const IN: i32 = libc::EPOLLIN;
+pub(super) const TIMER: u64 = 1;
+pub(super) const CONNECTION: u64 = 2;
 const SLOWLY: &[u8; 1] = b"s";
+
+/// Waits on a set that its timer ends; how many it was that did, alone.
+pub(super) fn by_timer(set: i32, timer: i32, count: u32) -> u32 {
+    let mut told = 0;
+    for _ in 0..count {
+        set_timer(timer, 2);
+        let (_, events) = epoll_wait(set, 4, 5000);
+        told += u32::from(events == [(TIMER, IN as u32)]);
+        read(timer, &mut [0; 8]);
+    }
+    told
+}
 
 /// A set with a timer, and a connection to a child that answers each byte 5 ms later, or 3 s, where it is asked to take its time.
 struct Turns {
@@ -53,14 +65,7 @@ impl Turns {
 
     /// Waits that the timer ends.
     fn by_timer(&self, count: u32) {
-        let mut told = 0;
-        for _ in 0..count {
-            set_timer(self.timer, 2);
-            let (_, events) = epoll_wait(self.set, 4, 5000);
-            told += u32::from(events == [(TIMER, IN as u32)]);
-            read(self.timer, &mut [0; 8]);
-        }
-        say!("by the timer: {told}");
+        say!("by the timer: {}", by_timer(self.set, self.timer, count));
     }
 
     fn ask(&self) {

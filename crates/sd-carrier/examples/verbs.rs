@@ -61,6 +61,7 @@ impl End {
             let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry of ours.
             unsafe { libc::poll(&raw mut poll, 1, 1000) };
+            self.carrier.woken();
         } else {
             std::thread::yield_now();
         }

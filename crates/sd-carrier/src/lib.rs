@@ -1,4 +1,4 @@
-//! What moves packets between two engines: one trait, three implementations (ADR 98, ADR 110). The engine uses two (ADR 102).
+//! What moves packets between two engines: one trait, three implementations (ADR 98, ADR 110). The engine chooses (ADR 102, ADR 112).
 //!
 //! ```text
 //!  sd_link::Link ── transmit ──> room │ commit ─ flush ──> kernel ══ network ══ kernel ──> receive ── Link::receive
@@ -42,6 +42,7 @@ mod verbs;
 use std::os::fd::{AsFd, BorrowedFd};
 
 pub use datagram::{Datagram, DatagramConfig, DatagramCounters};
+pub use sd_verbs::Error as VerbsError;
 pub use trunk::{Trunk, TrunkConfig, TrunkCounters};
 pub use verbs::{Verbs, VerbsConfig, VerbsCounters, VerbsEnd};
 
@@ -99,6 +100,9 @@ pub trait Carrier: AsFd {
 
     /// Gives the kernel what it takes. After [`Flushed::All`] there is room.
     fn flush(&mut self) -> Flushed;
+
+    /// The descriptor was found ready, and the caller receives next. Without this word it may stay ready, or not become so again.
+    fn woken(&mut self) {}
 
     /// Hands over what has come: at most as much as one system call gave. What came before an end is handed over before the
     /// end is told.

@@ -11,15 +11,23 @@
 //! besides. No more batches are under way than it has slots, so nothing lands where something is still read, and a slot here is free when it
 //! was read there: completions of writes are asked for only to empty the device's queue.
 //!
-//! Waiting: the descriptor is the completion channel's. It is armed whenever [`Carrier::receive`] returns, and only that takes its events; so
-//! what [`Carrier::flush`] finds and leaves keeps it readable. It is never writable: who is blocked waits for what the other engine says.
+//! Waiting: the descriptor is the completion channel's, and the queue tells it once when it is armed. [`Carrier::woken`] takes what was told and arms
+//! it again, and nothing else asks the kernel: who looks without sleeping pays for looks only, and is told once when he sleeps. It is never
+//! writable: who is blocked waits for what the other engine says.
+//!
+//! Which device: the one that has the engine's own address among its names (RoCE, IPv4). The other engine's end is taken only if its name is that
+//! engine's address, so nothing is sent to hosts that the caller does not know.
+
+mod end;
 
 use crate::{Carrier, End, Flushed, Kind, Mark, PACKET_MAX, PACKET_MIN, Received, State, Wants};
+pub use end::VerbsEnd;
 use sd_verbs::{
-    Address, Completion, Domain, Done, Error, Failure, Landing, Outcome, Pair, PairConfig, Queue, Source,
-    Window,
+    Absent, Completion, Device, Domain, Done, Error, Failure, Landing, Outcome, Pair, PairConfig, Queue,
+    Source, Window,
 };
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -54,13 +62,6 @@ impl Default for VerbsConfig {
         let (packet_max, slot_bytes) = (16 << 10, 64 << 10);
         VerbsConfig { port: 1, gid_index: 0, packet_max, slots: 16, slot_bytes, inline_bytes: 128 }
     }
-}
-
-/// What the other engine is to know: told over the connection on which engines greet each other, and nowhere else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerbsEnd {
-    pub address: Address,
-    pub window: Window,
 }
 
 /// What a carrier has counted.
@@ -100,7 +101,6 @@ pub struct Verbs {
     landed: VecDeque<usize>,
     /// The other engine has said its last.
     is_last: bool,
-    is_armed: bool,
     /// Writes since one whose completion was asked for.
     untold_writes: usize,
     /// A batch is copied to here, since the other engine can change it in its slot.
@@ -146,11 +146,27 @@ impl Verbs {
             told: 0,
             landed: VecDeque::with_capacity(slots),
             is_last: false,
-            is_armed: false,
             untold_writes: 0,
             copy: vec![0; slot_bytes].into_boxed_slice(),
             counters: VerbsCounters::default(),
         })
+    }
+
+    /// The same on the device whose active port has this address.
+    pub fn at(address: Ipv4Addr, config: VerbsConfig, first: u32) -> Result<Verbs, Error> {
+        for device in Device::all()? {
+            let Ok(context) = device.open() else { continue };
+            // Devices with more ports than two are not known.
+            for port in 1..=2 {
+                let is_it = |(_, name): &(u32, Ipv4Addr)| *name == address;
+                let Ok(names) = context.addresses(port) else { continue };
+                // RoCE's second version, which is routed, stands behind the first.
+                let Some((gid_index, _)) = names.into_iter().rfind(is_it) else { continue };
+                let config = VerbsConfig { port, gid_index, ..config };
+                return Verbs::new(&context.domain()?, config, first);
+            }
+        }
+        Err(Error::NoDevice(Absent::Device))
     }
 
     pub fn end(&self) -> VerbsEnd {
@@ -159,11 +175,13 @@ impl Verbs {
 
     /// Connects to the other engine's end, which does the same with this one.
     pub fn connect(&mut self, other: &VerbsEnd) -> Result<(), Error> {
+        let (len, own) = (other.window.len, self.landing.window().len);
+        if len != own {
+            return Err(Error::OutOfBounds { offset: 0, len: own as usize, region_len: len as usize });
+        }
         self.other = other.window;
         self.pair.connect(&other.address)?;
-        self.queue.arm()?;
-        self.is_armed = true;
-        Ok(())
+        self.queue.arm()
     }
 
     pub fn counters(&self) -> VerbsCounters {
@@ -377,24 +395,21 @@ impl Carrier for Verbs {
         if self.is_sending() { Flushed::All } else { Flushed::Ended }
     }
 
+    fn woken(&mut self) {
+        // What came before the queue is armed again tells nobody: it is found when the caller receives.
+        if self.queue.take_event()
+            && let Err(error) = self.queue.arm()
+        {
+            self.fail(End::Broken(errno_of(&error)));
+        }
+    }
+
     fn receive(&mut self, each: &mut dyn FnMut(&mut [u8], Mark)) -> Received {
         if self.state != State::Open {
             return Received::Ended;
         }
-        while self.is_armed && self.queue.take_event() {
-            self.is_armed = false;
-        }
         self.look();
-        let mut is_any = self.hand_over(each);
-        if !self.is_armed {
-            match self.queue.arm() {
-                Ok(()) => self.is_armed = true,
-                Err(error) => self.fail(End::Broken(errno_of(&error))),
-            }
-            // What came before that wakes nobody.
-            self.look();
-            is_any |= self.state == State::Open && self.hand_over(each);
-        }
+        let is_any = self.hand_over(each);
         self.give_credit();
         if self.state == State::Open && !is_any {
             let end = if self.is_last { Some(End::Closed) } else { self.fault };

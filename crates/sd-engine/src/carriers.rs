@@ -1,6 +1,6 @@
-//! What carries packets to another host's engine: a trunk, and datagrams; which of both is used [`crate::choice`] says.
+//! What carries packets to another host's engine: RDMA where both hosts have it ([`crate::rdma`]); else a trunk, or datagrams, as [`crate::choice`] says.
 //!
-//! To the link the trunk is path 0, datagrams are path 1. Datagrams go from the address and port where this engine listens to that where the other one does,
+//! To the link the trunk is path 0, datagrams are path 1, RDMA is path 2. Datagrams go from the address and port where this engine listens to that where the other one does,
 //! so a firewall needs one rule for both.
 //!
 //! # Guarantees
@@ -8,7 +8,8 @@
 //! * A carrier that is not used costs nothing but its memory: datagrams are read where the kernel has told of some, or every now and then.
 
 use crate::choice::{Advice, Choice, Seen, TrunkSeen, Way};
-use crate::desk::View;
+use crate::desk::{Desk, View};
+use crate::rdma::{Rdma, Turn};
 use crate::socket;
 use sd_carrier::{Carrier, Datagram, DatagramConfig, Received, State, Trunk};
 use sd_keys::hosts::Carriers as Allowed;
@@ -20,6 +21,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Paths of the link.
 pub(crate) const TRUNK: u8 = 0;
 pub(crate) const DATAGRAMS: u8 = 1;
+pub(crate) const RDMA: u8 = 2;
 /// Reads of a carrier before others have their turn.
 const READS: usize = 4;
 /// A carrier that has had news is asked until it had none so often: behind a part of a packet, which is none, may be its end.
@@ -32,11 +34,14 @@ const SELDOM_NS: u64 = 100_000;
 pub(crate) struct Carriers {
     trunk: Option<Trunk>,
     datagrams: Option<Datagram>,
-    /// How often each is still to be asked whether something has come.
+    rdma: Rdma,
+    /// How often the trunk and datagrams are still to be asked whether something has come.
     news: [u8; 2],
     /// When datagrams came last, and when they were asked for some.
     came_at: u64,
     asked_at: u64,
+    /// When the trunk was asked while RDMA carries.
+    trunk_asked_at: u64,
     choice: Choice,
     allowed: Allowed,
     /// Packets of the trunk when it was looked at.
@@ -44,18 +49,22 @@ pub(crate) struct Carriers {
 }
 
 /// The paths of a link.
-pub(crate) fn paths(congestion: Congestion) -> [PathConfig; 2] {
-    [PathConfig::stream(), PathConfig { congestion, ..PathConfig::datagrams() }]
+pub(crate) fn paths(congestion: Congestion) -> [PathConfig; 3] {
+    let datagrams = PathConfig { congestion, ..PathConfig::datagrams() };
+    [PathConfig::stream(), datagrams, PathConfig::stream()]
 }
 
 impl Carriers {
-    pub(crate) fn new(allowed: Allowed) -> Carriers {
+    /// Between the engines that listen at these addresses, the own one first.
+    pub(crate) fn new(allowed: Allowed, [here, there]: [SocketAddr; 2]) -> Carriers {
         Carriers {
             trunk: None,
             datagrams: None,
+            rdma: Rdma::new(allowed, here, there),
             news: [0; 2],
             came_at: 0,
             asked_at: 0,
+            trunk_asked_at: 0,
             choice: Choice::new(allowed),
             allowed,
             packets: 0,
@@ -88,6 +97,26 @@ impl Carriers {
     /// Another link takes the place of the one that there was: all begins with a trunk.
     pub(crate) fn begin_anew(&mut self) {
         self.choice = Choice::new(self.allowed);
+        self.rdma.begin_anew();
+    }
+
+    /// A session begins: by the trunk, and with RDMA anew.
+    pub(crate) fn leave_rdma(&mut self, link: &mut Link) {
+        if self.rdma.carries() {
+            link.carries(RDMA, false);
+            link.carries(TRUNK, true);
+        }
+        self.rdma.begin_anew();
+    }
+
+    /// An end for RDMA that is new, and to be watched.
+    pub(crate) fn unwatched(&mut self) -> Option<i32> {
+        self.rdma.unwatched()
+    }
+
+    /// A packet of the session has come by RDMA.
+    pub(crate) fn heard_by_rdma(&mut self) {
+        self.rdma.heard();
     }
 
     /// Nobody is there any more.
@@ -97,12 +126,15 @@ impl Carriers {
 
     /// The kernel tells of one of both.
     pub(crate) fn has_news(&mut self) {
+        self.rdma.is_woken();
         self.news = [ASKED; 2];
     }
 
     /// The kernel was not asked.
     pub(crate) fn may_have_news(&mut self, now: u64) {
-        self.news[0] = ASKED;
+        if !self.rdma.carries() || now - self.trunk_asked_at > SELDOM_NS {
+            (self.news[0], self.trunk_asked_at) = (ASKED, now);
+        }
         let is_lively = self.choice.way() == Way::Datagrams || now - self.came_at < LIVELY_NS;
         if is_lively || now - self.asked_at > SELDOM_NS {
             (self.news[1], self.asked_at) = (ASKED, now);
@@ -117,15 +149,27 @@ impl Carriers {
             .datagrams
             .as_mut()
             .is_some_and(|datagrams| receive(datagrams, DATAGRAMS, datagrams_news, each));
+        let (mut reads, mut by_rdma) = (0, false);
+        let mut each_by_rdma = |packet: &mut [u8]| {
+            by_rdma = true;
+            each(RDMA, packet, false);
+        };
+        while self.rdma.receive(&mut each_by_rdma) && reads < READS {
+            reads += 1;
+        }
         if by_datagrams {
             self.came_at = now;
             self.choice.may_be_answered();
         }
-        by_trunk || by_datagrams
+        by_trunk || by_datagrams || by_rdma
     }
 
     /// Sends what there is to send. A trunk that has ended is given back.
     pub(crate) fn send(&mut self, now: u64, link: &mut Link, view: &mut View<'_>) -> Option<Trunk> {
+        if let Some(rdma) = self.rdma.speaker() {
+            // That it has ended it says when something is received.
+            rdma.send(&mut |room| link.transmit(now, RDMA, room, view));
+        }
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.send(&mut |room| link.transmit(now, DATAGRAMS, room, view));
             if datagrams.state() != State::Open {
@@ -141,7 +185,7 @@ impl Carriers {
 
     /// When [`Carriers::choose`] has something to do though nothing comes.
     pub(crate) fn next_time(&self, link: &Link) -> Option<u64> {
-        let wanted = self.has_to_choose(link) && self.datagrams.is_some();
+        let wanted = self.has_to_choose(link) && self.datagrams.is_some() && !self.rdma.carries();
         wanted.then(|| self.choice.next_time(link.health(TRUNK).waits_since))?
     }
 
@@ -153,9 +197,29 @@ impl Carriers {
         link.is_up() && (is_used || is_wanted)
     }
 
+    /// Goes on with RDMA: by what packets go from now on, if that changes.
+    pub(crate) fn tend(&mut self, of: (usize, u64), link: &mut Link, desk: &mut Desk) -> Option<Way> {
+        match self.rdma.tend(of, RDMA, link, desk)? {
+            Turn::Begins => {
+                [TRUNK, DATAGRAMS].into_iter().for_each(|path| link.carries(path, false));
+                link.carries(RDMA, true);
+                // What was lost on its way comes late, and nobody waits for it there any more.
+                link.say_again(DATAGRAMS);
+                Some(Way::Rdma)
+            }
+            Turn::Ends => {
+                link.path_broke(RDMA);
+                link.carries(RDMA, false);
+                link.carries(TRUNK, true);
+                self.choice = Choice::new(self.allowed);
+                Some(Way::Trunk)
+            }
+        }
+    }
+
     /// Chooses another way, where that is due and better: which one.
     pub(crate) fn choose(&mut self, now: u64, link: &mut Link) -> Option<Way> {
-        if !self.choice.is_due(now) || !self.has_to_choose(link) {
+        if self.rdma.carries() || !self.choice.is_due(now) || !self.has_to_choose(link) {
             return None;
         }
         let health = link.health(TRUNK);
@@ -180,10 +244,7 @@ impl Carriers {
                 link.carries(TRUNK, way == Way::Trunk);
                 link.carries(DATAGRAMS, way == Way::Datagrams);
                 // What waits in a trunk that suffers comes late, and what datagrams carried that do not arrive never.
-                match way {
-                    Way::Datagrams => link.say_again(TRUNK),
-                    Way::Trunk => link.say_again(DATAGRAMS),
-                }
+                link.say_again(if way == Way::Datagrams { TRUNK } else { DATAGRAMS });
                 Some(way)
             }
         }
@@ -240,7 +301,8 @@ mod tests {
                 link.receive(now, TRUNK, &mut room[..len], false, &mut view);
             }
         }
-        let mut carriers = Carriers::new(Allowed::Either);
+        let mut carriers =
+            Carriers::new(Allowed::Either, [([10, 0, 0, 1], 7).into(), ([10, 0, 0, 2], 7).into()]);
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(socket.local_addr().unwrap()).unwrap();
         carriers.datagrams = Some(Datagram::new(socket, DatagramConfig::default()).unwrap());

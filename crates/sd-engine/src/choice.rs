@@ -13,6 +13,7 @@
 
 use sd_keys::hosts::Carriers as Allowed;
 use sd_link::Health;
+use sd_proto::Carrier;
 
 /// An answer by the trunk that takes longer is late: it comes within a round trip and the millisecond for which an engine gathers acknowledgements.
 const STALL_NS: u64 = 20_000_000;
@@ -39,6 +40,18 @@ const EARLY_NS: u64 = 30_000_000_000;
 pub(crate) enum Way {
     Trunk,
     Datagrams,
+    /// Not chosen here: where it is open, all goes by it.
+    Rdma,
+}
+
+impl Way {
+    pub(crate) fn carrier(self) -> Carrier {
+        match self {
+            Way::Trunk => Carrier::Trunk,
+            Way::Datagrams => Carrier::Datagram,
+            Way::Rdma => Carrier::Rdma,
+        }
+    }
 }
 
 /// What was seen of both.
@@ -157,6 +170,7 @@ impl Choice {
         let advice = match self.way {
             Way::Trunk => self.on_trunk(now, seen),
             Way::Datagrams => self.on_datagrams(now, seen),
+            Way::Rdma => Advice::Stay,
         };
         if let Advice::Use(way) = advice {
             (self.way, self.asked, self.pause) = (way, None, ASKS_NS[0]);
@@ -276,6 +290,7 @@ mod tests {
                         trunk.again += lost(trunk.segments);
                         trunk.segments += segments;
                     }
+                    Way::Rdma => panic!("it is not chosen"),
                     Way::Datagrams => {
                         datagrams.packets_lost += lost(datagrams.packets_sent);
                         datagrams.packets_sent += segments;

@@ -4,8 +4,9 @@ use crate::connection::{Connection, Look};
 use crate::connections::Connections;
 use crate::policy::{Crowd, Wakes};
 use crate::seat::{Seat, Seats, Slot};
-use crate::words::Question;
+use crate::words::{self, Question};
 use crate::worth::Worth;
+use sd_carrier::VerbsEnd;
 use sd_link::{Connection as Number, Ends, Link, News};
 use sd_pump::control::Control;
 use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
@@ -32,6 +33,10 @@ pub(crate) struct Desk {
     /// Questions of other engines, and answers to our own.
     pub(crate) asked: Vec<(usize, Number, u32, Option<Question>)>,
     pub(crate) opened: Vec<u64>,
+    /// Ends for RDMA, by peer: the last that each has offered.
+    pub(crate) rdma: Vec<(usize, VerbsEnd)>,
+    /// Offers of them, which nothing is to be said of: by peer.
+    pub(crate) heard: Vec<(usize, Number)>,
     /// Questions that were lost with their session.
     pub(crate) unanswered: Vec<(u64, Question)>,
     /// Connections whose local process has still to show the ticket, by seat and ticket.
@@ -86,6 +91,12 @@ impl Ends for View<'_> {
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
         let is_lost = matches!(news, News::Lost | News::Reset(crate::leave::LET_GO));
         match news {
+            News::Offered { words, .. } if let Some(end) = words::offered(words) => {
+                self.desk.rdma.retain(|(of, _)| *of != self.peer);
+                self.desk.rdma.push((self.peer, end));
+                self.desk.heard.push((self.peer, number));
+                return;
+            }
             News::Offered { words, tenant } => {
                 self.desk.asked.push((self.peer, number, tenant, Question::decode(words)));
                 return;
@@ -154,6 +165,8 @@ impl Desk {
     /// connections that were accepted; of those that were only asked about it knows no end.
     pub(crate) fn session_is_over(&mut self, peer: usize) {
         self.asked.retain(|(of, ..)| *of != peer);
+        self.rdma.retain(|(of, _)| *of != peer);
+        self.heard.retain(|(of, _)| *of != peer);
         for id in self.connections.ids() {
             let connection = self.connections.get(id).filter(|it| it.peer == peer && it.number.is_some());
             if let Some(connection) = connection {

@@ -64,6 +64,7 @@ mod patience;
 mod peer;
 mod policy;
 mod presence;
+mod rdma;
 mod run;
 mod seat;
 mod socket;

@@ -1,6 +1,6 @@
 //! Another host's engine: how it is reached, and what is moved between carriers and the link.
 
-use crate::carriers::{self, Carriers, DATAGRAMS, TRUNK};
+use crate::carriers::{self, Carriers, DATAGRAMS, RDMA, TRUNK};
 use crate::choice::Way;
 use crate::desk::{Desk, View};
 use crate::greeting::{Agreed, Binding, Greeting, Over, Terms};
@@ -71,7 +71,7 @@ impl Peer {
         let dials = hosts.listen < engine.address;
         Peer {
             tenure: if engine.is_gone { Tenure::Gone } else { Tenure::Stays },
-            carriers: Carriers::new(hosts.carriers),
+            carriers: Carriers::new(hosts.carriers, [hosts.listen, engine.address]),
             unwatched: None,
             greetings: Vec::new(),
             engine: engine.clone(),
@@ -111,7 +111,7 @@ impl Peer {
 
     /// A socket that is new, and to be watched.
     pub(crate) fn unwatched(&mut self) -> Option<i32> {
-        self.unwatched.take()
+        self.unwatched.take().or_else(|| self.carriers.unwatched())
     }
 
     /// When it has something to do by itself.
@@ -143,7 +143,7 @@ impl Peer {
         self.send(at, now + ACK_DELAY_NS, link, desk);
         self.tenure = Tenure::Gone;
         self.greetings.clear();
-        self.carriers = Carriers::new(Default::default());
+        self.carriers = Carriers::new(Default::default(), [self.listen, self.engine.address]);
         self.replace((at, now), (self.first_link(now), [0; 32]), link, desk);
     }
 
@@ -186,24 +186,29 @@ impl Peer {
             self.standing.session_over(cause, now);
             desk.session_is_over(at);
         }
-        if let Some(way) = self.carriers.choose(now, link) {
-            self.standing.goes(way);
-        }
-        let (mut is_up, mut is_down, mut is_heard) = (false, None, false);
+        let way = self.carriers.tend((at, now), link, desk).or_else(|| self.carriers.choose(now, link));
+        way.into_iter().for_each(|way| self.standing.goes(way));
+        let (mut is_up, mut is_down, mut is_heard, mut by_rdma) = (false, None, false, false);
         let has_come = self.carriers.receive(now, &mut |path, packet, is_marked| {
             // Datagrams anybody can send from its address, and its own may be late.
-            is_heard |= path == TRUNK;
+            is_heard |= path != DATAGRAMS;
             match take((at, now), path, packet, is_marked, link, desk) {
                 Taken::Up => is_up = true,
                 Taken::Down(cause) => is_down = Some(cause),
-                Taken::Yes | Taken::No => {}
+                Taken::Yes => by_rdma |= path == RDMA,
+                Taken::No => {}
             }
         });
+        if by_rdma {
+            self.carriers.heard_by_rdma();
+        }
         is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
         if is_heard && link.is_up() {
             self.standing.heard(now);
         }
         if is_up {
+            // What there was is of the session before, or of no engine any more.
+            self.carriers.leave_rdma(link);
             self.pause = PAUSE_NS[0];
             self.standing.session();
         }
@@ -337,7 +342,7 @@ fn link(now: u64, protection: Protection, congestion: Congestion, tenants: &[(u3
     let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
     let mut link = Link::new(config, &carriers::paths(congestion), protection);
     set_tenants(&mut link, now, tenants);
-    link.carries(DATAGRAMS, false);
+    [DATAGRAMS, RDMA].into_iter().for_each(|path| link.carries(path, false));
     link
 }
 

@@ -100,7 +100,9 @@ impl Standing {
     pub(crate) fn goes(&mut self, way: Way) {
         if self.way != way {
             let (what, why) = match way {
+                Way::Trunk if self.way == Way::Rdma => ("by the trunk", "RDMA is lost"),
                 Way::Trunk => ("by the trunk", "datagrams lose nothing, or do not arrive"),
+                Way::Rdma => ("by RDMA", "both hosts have it"),
                 Way::Datagrams => ("as datagrams", "the trunk suffers from loss, or is not to be used"),
             };
             tracing::info!("engine: packets to {} go {what}: {why}", self.address);
@@ -163,7 +165,7 @@ impl Standing {
     /// Whether the monitor knows another state than this. What the kernel counts changes with packets only.
     fn has_news(&self, link: &Link) -> bool {
         let Some(Request::Peer {
-            state, errno, connections, packets_sent, packets_received, datagrams, ..
+            state, errno, connections, packets_sent, packets_received, carrier, ..
         }) = self.told
         else {
             return true;
@@ -171,7 +173,7 @@ impl Standing {
         let sum = self.sum(link);
         (packets_sent, packets_received) != (sum.packets_sent, sum.packets_taken)
             || connections != link.connections()
-            || datagrams != (self.way == Way::Datagrams)
+            || carrier != self.way.carrier()
             || (state, errno) != (self.state, self.errno.0 as u32)
     }
 
@@ -188,7 +190,7 @@ impl Standing {
             state: self.state,
             errno: self.errno.0 as u32,
             sealed: self.is_sealed,
-            datagrams: self.way == Way::Datagrams,
+            carrier: self.way.carrier(),
             since_ns: self.since_ns,
             // Before anything was acknowledged the kernel knows it, from the greeting.
             rtt_ns: link.rtt().or(kernels).unwrap_or(0),

@@ -1,10 +1,13 @@
-//! What engines say to each other besides bytes: the question whether the other host has the other end of a connection, and the words
-//! of a slot as its process has written them.
+//! What engines say to each other besides bytes: the question whether the other host has the other end of a connection, where an end of
+//! theirs for RDMA is, and the words of a slot as its process has written them.
 
+use sd_carrier::VerbsEnd;
 use sd_proto::{Ip, Reply};
 
 /// The first byte of a question.
 const QUESTION: u8 = 1;
+/// The first byte of an offer of RDMA: the rest is the end's.
+const RDMA: u8 = 2;
 /// Bytes of a question.
 pub(crate) const QUESTION_LEN: usize = 46;
 /// Bytes of [`Words`].
@@ -57,6 +60,19 @@ impl Question {
         let numbers = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
         from.0.is_empty().then_some(Question { local, remote, began: told.then_some(numbers) })
     }
+}
+
+/// What is said of an end for RDMA, in place of a question: it is refused, as there is no connection.
+pub(crate) fn offer(end: &VerbsEnd) -> [u8; 1 + VerbsEnd::LEN] {
+    let mut out = [RDMA; 1 + VerbsEnd::LEN];
+    Writer(&mut out[1..]).put(&end.encode());
+    out
+}
+
+/// The same, as it has come.
+pub(crate) fn offered(bytes: &[u8]) -> Option<VerbsEnd> {
+    let (first, end) = bytes.split_first()?;
+    (*first == RDMA).then(|| VerbsEnd::decode(end.try_into().ok()?))?
 }
 
 /// What stands in a side's words of a slot.

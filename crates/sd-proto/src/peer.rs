@@ -58,6 +58,43 @@ impl PeerState {
     }
 }
 
+crate::numbered! {
+/// What carries packets to another host's engine.
+pub enum Carrier {
+    /// A kernel's TCP connection.
+    Trunk = 0,
+    /// UDP, as the trunk suffers from loss or is not allowed.
+    Datagram = 1,
+    /// Writes into the other engine's memory, as both hosts have a device.
+    Rdma = 2,
+}
+or none
+}
+
+impl Carrier {
+    /// Its name.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Carrier::Trunk => "trunk",
+            Carrier::Datagram => "datagram",
+            Carrier::Rdma => "rdma",
+        }
+    }
+}
+
+impl Field for Carrier {
+    fn put(self, to: &mut Writer<'_>) {
+        to.u32(self as u32);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Carrier, Malformed> {
+        Carrier::from_u32(from.u32()?).ok_or(Malformed)
+    }
+    fn made_of(next: &mut dyn FnMut() -> u64) -> Carrier {
+        let at = next() as usize % Carrier::ALL.len();
+        Carrier::ALL.get(at).copied().unwrap_or(Carrier::Trunk)
+    }
+}
+
 impl Field for PeerState {
     fn put(self, to: &mut Writer<'_>) {
         to.u32(self as u32);

@@ -1,8 +1,8 @@
 //! What processes ask of the monitor, and what they tell it.
 
+use crate::{Carrier, Ip, Name, PeerState, table};
 #[cfg(doc)]
 use crate::{ErrorCode, Reply, VERSION};
-use crate::{Ip, Name, PeerState, table};
 
 table::messages! {
 /// From the library (or the command line) to the monitor.
@@ -408,8 +408,8 @@ pub enum Request {
         errno: u32,
         /// What goes there is encrypted.
         sealed: bool,
-        /// It goes there as datagrams, as the trunk suffers from loss or is not allowed; else by the trunk.
-        datagrams: bool,
+        /// By what it goes there now.
+        carrier: Carrier,
         /// Since when it is reached, or is not: CLOCK_MONOTONIC.
         since_ns: u64,
         /// From a packet to its acknowledgement; zero: not known.

@@ -73,7 +73,7 @@ impl Snapshot {
 impl Connection {
     fn parse(value: &Value) -> Result<Connection> {
         let path = field(value, "path")?;
-        if !["shm", "engine", "kernel", "bridged"].contains(&path.as_str()) {
+        if !["shm", "engine", "rdma", "kernel", "bridged"].contains(&path.as_str()) {
             fail!("unknown path in {value}");
         }
         let carrier = value["carrier"].as_str().map(str::to_owned);

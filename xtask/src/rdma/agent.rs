@@ -61,10 +61,9 @@ impl Agent {
     }
 
     /// Gives it this end's key; its own, when its engine is there.
-    pub(super) fn meet(&mut self, address: Ipv4Addr, key: &str) -> Result<(Ipv4Addr, String)> {
+    pub(super) fn meet(&mut self, address: Ipv4Addr, key: &str) -> Result<String> {
         let answer = self.ask(&json!({ "key": key, "address": address }))?;
-        let own = answer["address"].as_str().unwrap_or_default().parse()?;
-        Ok((own, answer["key"].as_str().unwrap_or_default().to_owned()))
+        Ok(answer["key"].as_str().unwrap_or_default().to_owned())
     }
 
     pub(super) fn serve(&mut self, server: &Server<'_>) -> Result<()> {
@@ -97,7 +96,7 @@ pub(super) fn serve(end: End, control: SocketAddr) -> Result<()> {
     for line in read.lines() {
         let question: Value = serde_json::from_str(&line?)?;
         let answer = match act(&mut host, &mut program, &question) {
-            Ok(()) => json!({ "key": key, "address": end.address }),
+            Ok(()) => json!({ "key": key }),
             Err(error) => json!({ "error": error.to_string() }),
         };
         write.write_all(format!("{answer}\n").as_bytes())?;

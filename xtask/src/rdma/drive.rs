@@ -8,6 +8,7 @@ use super::inside::{DEVICE, End, PATIENCE, gid_index, say};
 use super::rows::{Case, Figure, Road, What};
 use harness::host::Host;
 use harness::lab::Side;
+use harness::network::configure;
 use harness::{Result, fail, product, until};
 use serde_json::Value;
 use std::io::Write;
@@ -16,14 +17,14 @@ use std::path::PathBuf;
 
 /// Servers get a port each, so that none waits for one that was closed.
 const PORTS: u16 = 7100;
+/// While a connection is used for so long the device fails and comes back: in one guest, and in two, where the trunk fails with it.
+const OUTAGE_MILLIS: [u64; 2] = [25_000, 60_000];
 
 struct Driver {
     host: Host,
     agent: Agent,
     /// The numbers of the GIDs of both ends.
     gids: [u32; 2],
-    /// Where programs of verbs find the server.
-    server_gid: Ipv4Addr,
     server: Ipv4Addr,
     port: u16,
     millis: u64,
@@ -31,29 +32,47 @@ struct Driver {
     is_counting: bool,
     /// What measures the carrier.
     example: PathBuf,
+    /// The network device below the verbs'.
+    below: &'static str,
 }
 
-pub(super) fn run(end: End, server_gid: Ipv4Addr, mut agent: Agent, options: &super::Options) -> Result<()> {
+/// As `sd ss` names carriers.
+const RDMA: &str = "rdma";
+const TRUNK: &str = "trunk";
+
+fn until_carrier(host: &Host, wanted: &str) -> Result<()> {
+    let is_it = || carrier(host).is_ok_and(|name| name == wanted);
+    until(&format!("all goes by {wanted}"), PATIENCE, is_it)
+        .map_err(|error| format!("{error}; the monitor and its engine: {}", host.lab.last_said()).into())
+}
+
+/// By what all goes to the other engine.
+fn carrier(host: &Host) -> Result<String> {
+    Ok(host.engine_seen()?["peers"][0]["carrier"].as_str().unwrap_or_default().to_owned())
+}
+
+pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super::Options) -> Result<()> {
     let mut host = Host::bare(end.network, end.address)?;
     let key = host.make_key("engine.key")?;
-    let (server, other) = agent.meet(end.address, &key)?;
+    let other = agent.meet(end.address, &key)?;
     start_engine(&mut host, (server, &other))?;
     let is_up = || host.engine_seen().is_ok_and(|seen| seen["peers"][0]["state"] == "up");
     until("the engines know each other", PATIENCE, is_up)?;
+    until_carrier(&host, RDMA)?;
     // In two guests both ends have the one GID of their own device at the same place.
-    let own = gid_index(end.gid)?;
-    let gids = [own, gid_index(server_gid).unwrap_or(own)];
+    let own = gid_index(end.address)?;
+    let gids = [own, gid_index(server).unwrap_or(own)];
     let millis = options.millis();
     let mut driver = Driver {
         host,
         agent,
         gids,
-        server_gid,
         server,
         port: PORTS,
         millis,
         is_counting: options.icount,
         example: options.example(),
+        below: end.below,
     };
     for round in 0..options.rounds() {
         for case in options.cases() {
@@ -67,6 +86,9 @@ pub(super) fn run(end: End, server_gid: Ipv4Addr, mut agent: Agent, options: &su
                 say(&Figure { case: *case, road, value }.line())?;
             }
         }
+    }
+    if !options.icount {
+        driver.outage(OUTAGE_MILLIS[usize::from(!options.one)])?;
     }
     let Driver { host, agent, .. } = driver;
     drop(agent);
@@ -117,7 +139,7 @@ impl Driver {
         };
         let server = args(servers.as_str());
         self.agent.serve(&Server { side: None, program, args: &server, says: None, port: self.port })?;
-        let at = self.server_gid.to_string();
+        let at = self.server.to_string();
         let client = [&args(own.as_str())[..], &[at.as_str()]].concat();
         let said = start(&self.host, None, program, &client)?.wait(PATIENCE * 2)?.ok()?.text();
         self.agent.end()?;
@@ -139,8 +161,33 @@ impl Driver {
         Ok(said.trim().parse()?)
     }
 
-    /// `sd bench`'s two sides, with the library or without.
+    /// The network device goes down while a connection is used, until RDMA is given up, and comes back.
+    fn outage(&mut self, millis: u64) -> Result<()> {
+        let below = self.below;
+        let case = Case { what: What::RoundTrip, size: 64, count: 1 };
+        self.port += 1;
+        self.bench_while(&case, Side::Sd, millis, |host| {
+            until_carrier(host, RDMA)?;
+            configure(&format!("link set {below} down\n"))?;
+            until_carrier(host, TRUNK)?;
+            configure(&format!("link set {below} up\n"))?;
+            until_carrier(host, RDMA)
+        })?;
+        say("test result: ok. 1 passed; 0 failed; 0 ignored")
+    }
+
     fn bench(&mut self, case: &Case, side: Side, millis: u64) -> Result<f64> {
+        self.bench_while(case, side, millis, |_| Ok(()))
+    }
+
+    /// `sd bench`'s two sides, with the library or without, while something else is done.
+    fn bench_while(
+        &mut self,
+        case: &Case,
+        side: Side,
+        millis: u64,
+        meanwhile: impl Fn(&Host) -> Result<()>,
+    ) -> Result<f64> {
         let before = self.host.lab.snapshot()?.promotions;
         let program = product::sd_bench().display().to_string();
         let work = if case.what == What::RoundTrip { "latency" } else { "stream" };
@@ -157,6 +204,7 @@ impl Driver {
         client.wait_for_text("connected\n", PATIENCE)?;
         let mut input = client.stdin()?;
         input.write_all(b"go\n")?;
+        meanwhile(&self.host)?;
         client.wait_for_text("}\n", PATIENCE * 2)?;
         let said = client.stdout_so_far();
         drop(input);
@@ -164,6 +212,9 @@ impl Driver {
         self.agent.end()?;
         if side == Side::Sd && self.host.lab.snapshot()?.promotions == before {
             fail!("no connection was moved to the engines");
+        }
+        if side == Side::Sd && carrier(&self.host)? != RDMA {
+            fail!("it went by another carrier");
         }
         let json = said.lines().find_map(|line| line.strip_prefix("result ")).unwrap_or_default();
         let report: Value = serde_json::from_str(json)?;

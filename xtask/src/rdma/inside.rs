@@ -2,11 +2,10 @@
 //!
 //! ```text
 //!  two guests   client: eth0 10.77.0.1, rxe0 on it ──── cable ──── server: eth0 10.77.0.2, rxe0 on it
-//!  one guest    verbs:  10.9.0.1, 10.9.0.2 on one device, rxe0 on it: two GIDs stand for two hosts
-//!               TCP:    two network namespaces, 10.77.0.1 ──── veth ──── 10.77.0.2
+//!  one guest    10.9.0.1 and 10.9.0.2 on one network device, rxe0 on it: two addresses, and GIDs, stand for two hosts
 //! ```
 //! rxe works in the first network namespace only, and packets to an address of the own machine leave by `lo`, where no rxe is: two rxe
-//! devices in one guest would not reach each other. The client decides what is measured, the server does what it is asked ([`super::agent`]).
+//! devices in one guest would not reach each other. So in one guest both hosts are in that namespace. The client decides what is measured, the server does what it is asked ([`super::agent`]).
 
 use super::agent::{self, Agent};
 use super::boot::SAYS_AT;
@@ -17,13 +16,13 @@ use harness::scratch::Scratch;
 use harness::{Result, fail, retry};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 pub(super) const DEVICE: &str = "rxe0";
 const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
-const GIDS_OF_ONE: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
+const HOSTS_OF_ONE: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
 const CONTROL_PORT: u16 = 7070;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -38,15 +37,15 @@ pub(super) enum Role {
 
 /// One end of all that is measured.
 pub(super) struct End {
-    /// Where TCP programs run.
     pub(super) network: Network,
+    /// Of TCP programs, and of the verbs' device.
     pub(super) address: Ipv4Addr,
-    /// Of the verbs' device.
-    pub(super) gid: Ipv4Addr,
+    /// What is below that device.
+    pub(super) below: &'static str,
 }
 
 pub(super) fn run(role: Role, options: &super::Options) -> Result<()> {
-    if options.network.is_none() {
+    if !options.within_one {
         prepare(role)?;
         say("up")?;
     }
@@ -59,16 +58,13 @@ pub(super) fn run(role: Role, options: &super::Options) -> Result<()> {
         return one(options);
     }
     let at = usize::from(role == Role::Server);
-    let place = options.network.clone().unwrap_or_else(|| PathBuf::from("/proc/self/ns/net"));
-    let gids = if options.network.is_some() { GIDS_OF_ONE } else { HOSTS };
-    let end = End { network: Network::at(&place)?, address: HOSTS[at], gid: gids[at] };
-    let control = SocketAddr::from((
-        if options.network.is_some() { Ipv4Addr::LOCALHOST } else { HOSTS[1] },
-        CONTROL_PORT,
-    ));
+    let hosts = if options.within_one { HOSTS_OF_ONE } else { HOSTS };
+    let network = Network::at(Path::new("/proc/self/ns/net"))?;
+    let end = End { network, address: hosts[at], below: below(options.within_one) };
+    let control = SocketAddr::from((hosts[1], CONTROL_PORT));
     match role {
         Role::Server => agent::serve(end, control),
-        _ => drive::run(end, gids[1], Agent::connect(control)?, options),
+        _ => drive::run(end, hosts[1], Agent::connect(control)?, options),
     }
 }
 
@@ -82,7 +78,7 @@ pub(super) fn say(what: &str) -> Result<()> {
 fn prepare(role: Role) -> Result<()> {
     let lines = match role {
         Role::One => {
-            let [one, other] = GIDS_OF_ONE;
+            let [one, other] = HOSTS_OF_ONE;
             format!(
                 "link set lo up\nlink add d0 type dummy\naddress add {one}/24 dev d0\naddress add {other}/24 dev d0\n\
                  link set d0 mtu 9000 up\n"
@@ -94,7 +90,7 @@ fn prepare(role: Role) -> Result<()> {
         }
     };
     configure(&lines)?;
-    let below = if role == Role::One { "d0" } else { "eth0" };
+    let below = below(role == Role::One);
     let rdma = harness::process::find_program("rdma").unwrap_or_else(|| "rdma".into());
     output(Command::new(rdma).args(["link", "add", DEVICE, "type", "rxe", "netdev", below]))?;
     let state = format!("/sys/class/infiniband/{DEVICE}/ports/1/state");
@@ -102,6 +98,11 @@ fn prepare(role: Role) -> Result<()> {
         true => Ok(()),
         false => fail!("{DEVICE} does not become active"),
     })
+}
+
+/// The network device that the verbs' device is on.
+fn below(is_one: bool) -> &'static str {
+    if is_one { "d0" } else { "eth0" }
 }
 
 /// The number of an address in the device's table of GIDs, where it stands as `::ffff:ADDRESS`.
@@ -119,17 +120,15 @@ pub(super) fn gid_index(address: Ipv4Addr) -> Result<u32> {
 
 /// Both hosts in this guest.
 fn one(options: &super::Options) -> Result<()> {
-    let (here, there) = (Network::new()?, Network::new()?);
-    Network::join([(&here, HOSTS[0]), (&there, HOSTS[1])])?;
     let scratch = Scratch::new("ends")?;
-    let start = |role: &str, network: &Network| {
+    let start = |role: &str| {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["rdma", "--inside", role, "--network"]).arg(network.path());
+        command.args(["rdma", "--inside", role, "--within-one"]);
         command.args(options.words());
         Proc::start(&mut command, role, scratch.path())
     };
-    let server = start("server", &there)?;
-    let client = start("client", &here)?;
+    let server = start("server")?;
+    let client = start("client")?;
     // The lab outside knows for how long.
     let done = client.wait(Duration::from_secs(24 * 3600)).and_then(Output::ok);
     done.map_err(|error| format!("{error}; the server: {}", server.last_words()))?;

@@ -65,8 +65,9 @@ pub(crate) struct Options {
     /// Of each guest, two at least
     #[arg(long)]
     processors: Option<u32>,
+    /// The other end is in this guest, too
     #[arg(long, hide = true)]
-    network: Option<PathBuf>,
+    within_one: bool,
     #[arg(long, hide = true)]
     device_tests: Vec<PathBuf>,
 }

@@ -2,10 +2,11 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use sd_carrier::{
-    Carrier, Datagram, DatagramConfig, Received, State, Trunk, TrunkConfig, Verbs, VerbsConfig, Wants,
+    Carrier, Datagram, DatagramConfig, Flushed, Kind, Mark, Received, State, Trunk, TrunkConfig, Verbs,
+    VerbsConfig, Wants,
 };
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 pub(crate) struct Random(pub(crate) u64);
@@ -110,7 +111,7 @@ impl Make {
             ];
         }
         if let Make::Verbs(config) = self {
-            return verbs(config).map(|end| Box::new(end) as Box<dyn Carrier>);
+            return verbs(config).map(|end| Box::new(Looped(end)) as Box<dyn Carrier>);
         }
         let (here, there, config) = self.udp();
         [Box::new(Datagram::new(here, config).unwrap()), Box::new(Datagram::new(there, config).unwrap())]
@@ -123,6 +124,48 @@ impl Make {
         }
         let (here, there, config) = self.udp();
         (Box::new(Datagram::new(here, config).unwrap()), Raw::Udp(there))
+    }
+}
+
+/// As a loop has it that says [`Carrier::woken`] whenever it has found nothing, so that the descriptor is not ready for nothing.
+struct Looped(Verbs);
+
+impl AsFd for Looped {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Carrier for Looped {
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+    fn state(&self) -> State {
+        self.0.state()
+    }
+    fn wants(&self) -> Wants {
+        self.0.wants()
+    }
+    fn packet_max(&self) -> usize {
+        self.0.packet_max()
+    }
+    fn room(&mut self) -> Option<&mut [u8]> {
+        self.0.room()
+    }
+    fn commit(&mut self, len: usize) {
+        self.0.commit(len);
+    }
+    fn flush(&mut self) -> Flushed {
+        self.0.flush()
+    }
+    fn receive(&mut self, each: &mut dyn FnMut(&mut [u8], Mark)) -> Received {
+        match self.0.receive(each) {
+            Received::Drained => {
+                self.0.woken();
+                self.0.receive(each)
+            }
+            received => received,
+        }
     }
 }
 

@@ -4,14 +4,10 @@
 use super::networks::Networks;
 use super::server::Server;
 use crate::core::ClientId;
-use sd_proto::{ErrorCode, Ip, PeerState, Request};
+use sd_proto::{Carrier, ErrorCode, Ip, PeerState, Request};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-
-/// What moves bytes between hosts, as `sd ss` shows it.
-const TRUNK: &str = "trunk";
-const DATAGRAM: &str = "datagram";
 
 /// An engine with more in its hosts file has some that are not shown.
 const PEERS_MAX: usize = 1024;
@@ -42,7 +38,7 @@ pub(super) struct Peer {
     errno: u32,
     encrypted: bool,
     #[serde(skip)]
-    is_by_datagrams: bool,
+    pub(super) carrier: Carrier,
     /// Since when it is reached, or is not.
     since_ns: u64,
     #[serde(flatten)]
@@ -99,6 +95,12 @@ impl Way {
     pub(super) fn by(carrier: &'static str) -> Way {
         Way { carrier: Some(carrier), ..Way::default() }
     }
+
+    /// The path that `sd ss` shows: RDMA is one of its own.
+    pub(super) fn with_path(mut self) -> (&'static str, Way) {
+        let path = self.carrier.take_if(|carrier| *carrier == Carrier::Rdma.text());
+        (path.unwrap_or("engine"), self)
+    }
 }
 
 impl Peers {
@@ -143,7 +145,7 @@ impl Peers {
             state,
             errno,
             sealed,
-            datagrams,
+            carrier,
             since_ns,
             rtt_ns,
             connections,
@@ -171,14 +173,7 @@ impl Peers {
             said_again,
             retransmitted,
         };
-        let peer = Peer {
-            state,
-            errno,
-            encrypted: sealed,
-            is_by_datagrams: datagrams,
-            since_ns,
-            counts: Some(counts),
-        };
+        let peer = Peer { state, errno, encrypted: sealed, carrier, since_ns, counts: Some(counts) };
         self.all.insert(address, peer);
         Ok(())
     }
@@ -192,10 +187,11 @@ impl Peers {
             Some((engine, _)) => self.all.get_key_value(&engine),
             None => self.all.iter().find(|(engine, _)| engine.ip().to_canonical() == remote),
         };
-        let by_datagrams = self.all.values().filter(|peer| peer.is_by_datagrams).count();
-        let most = if 2 * by_datagrams > self.all.len() { DATAGRAM } else { TRUNK };
+        let count = |carrier| self.all.values().filter(|peer| peer.carrier == carrier).count();
+        let most = Carrier::ALL.iter().rev().max_by_key(|carrier| count(**carrier));
+        let most = most.copied().unwrap_or(Carrier::Trunk);
         Way {
-            carrier: Some(there.map_or(most, |(_, peer)| peer.carrier())),
+            carrier: Some(there.map_or(most, |(_, peer)| peer.carrier).text()),
             engine: there.map(|(engine, _)| *engine),
             tenant: known.and_then(|(_, tenant)| Some(tenant?.to_owned())),
         }
@@ -204,7 +200,7 @@ impl Peers {
     fn shown(&self, sees_all: bool) -> Vec<Shown> {
         let show = |(address, peer): (&SocketAddr, &Peer)| Shown {
             address: *address,
-            carrier: peer.carrier(),
+            carrier: peer.carrier.text(),
             state: super::metrics::words(&format!("{:?}", peer.state)),
             why: peer.why(),
             tenants: self.tenants(address),
@@ -215,10 +211,6 @@ impl Peers {
 }
 
 impl Peer {
-    pub(super) fn carrier(&self) -> &'static str {
-        if self.is_by_datagrams { DATAGRAM } else { TRUNK }
-    }
-
     fn why(&self) -> String {
         let text = self.state.text();
         match i32::try_from(self.errno) {
@@ -261,7 +253,7 @@ mod tests {
             state,
             errno: libc::ECONNREFUSED as u32,
             sealed: true,
-            datagrams: false,
+            carrier: Carrier::Trunk,
             since_ns: 1,
             rtt_ns: 2,
             connections: 3,
@@ -288,6 +280,28 @@ mod tests {
         peers.clear();
         assert_eq!(peers.iter().count(), 0);
         assert_eq!(peers.note(&Request::Engine), Err(ErrorCode::Protocol));
+    }
+
+    #[test]
+    fn rdma_is_a_path_and_other_carriers_are_an_engines() {
+        let mut peers = Peers::default();
+        let path = |peers: &Peers| {
+            let (path, way) = peers.way_to(Ip::v4([10, 0, 0, 2])).with_path();
+            (path, way.carrier)
+        };
+        assert_eq!(path(&peers), ("engine", Some("trunk")));
+        for (carrier, shown) in [
+            (Carrier::Rdma, ("rdma", None)),
+            (Carrier::Datagram, ("engine", Some("datagram"))),
+            (Carrier::Trunk, ("engine", Some("trunk"))),
+        ] {
+            let mut now = said(7, PeerState::Up);
+            if let Request::Peer { carrier: by, .. } = &mut now {
+                *by = carrier;
+            }
+            peers.note(&now).unwrap();
+            assert_eq!(path(&peers), shown);
+        }
     }
 
     #[test]

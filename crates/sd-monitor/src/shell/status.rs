@@ -337,7 +337,7 @@ impl Server {
                 && self.is_of_engine(key)
             {
                 let remote = Ip(family.slab.address(endpoint, slab::End::Remote));
-                (shown.path, shown.way) = ("engine", self.engine.peers.way_to(remote));
+                (shown.path, shown.way) = self.engine.peers.way_to(remote).with_path();
             }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
             let offer = endpoint.generation.load(Ordering::Relaxed).into();

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::metrics::{page, parse};
 use crate::server::{Server, until};
-use sd_proto::{Ip, PeerState, Reply, Request};
+use sd_proto::{Carrier, Ip, PeerState, Reply, Request};
 
 fn peer(port: u16, state: PeerState) -> Request {
     Request::Peer {
@@ -12,7 +12,7 @@ fn peer(port: u16, state: PeerState) -> Request {
         state,
         errno: 0,
         sealed: true,
-        datagrams: false,
+        carrier: Carrier::Trunk,
         since_ns: 5,
         rtt_ns: 2_000_000_000,
         connections: 3,

@@ -1,7 +1,7 @@
 //! A live monitor, in a thread of this process, and clients that send it any messages with any descriptors.
 
 use super::Bytes;
-use sd_proto::{Ip, MESSAGE_MAX, PeerState, Request, VERSION};
+use sd_proto::{Carrier, Ip, MESSAGE_MAX, PeerState, Request, VERSION};
 use sd_shm::slab::Slab;
 use sd_sys::Errno;
 use std::net::{TcpListener, TcpStream};
@@ -218,7 +218,7 @@ fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             state: PeerState::ALL[x as usize % PeerState::ALL.len()],
             errno: y,
             sealed: y & 1 != 0,
-            datagrams: y & 2 != 0,
+            carrier: Carrier::ALL[y as usize % Carrier::ALL.len()],
             since_ns: a,
             rtt_ns: b,
             connections: x,

@@ -40,7 +40,7 @@ pub(super) fn seen(peers: &Peers, is_there: bool) -> Engines {
         Some(Peer {
             address: address.to_string(),
             is_up: peer.state == PeerState::Up,
-            carrier: peer.carrier(),
+            carrier: peer.carrier.text(),
             tenants: peers.tenants(address),
             rtt_ns: counts.rtt_ns,
             connections: counts.connections.into(),

@@ -1,0 +1,342 @@
+//! RDMA with one other engine: how both come to a pair, and since when it may be used (ADR 112).
+//!
+//! ```text
+//!  who dials                                             who is called
+//!  makes an end ── offer, by the link ─────────────────> makes an end and connects it
+//!  connects its own <───────────────────────── offer ─── is quiet, as that end may not be connected yet
+//!  asks, by RDMA ──────────────────────────────────────> something has come: all goes by RDMA now
+//!  all goes by RDMA now <───────────────────── answer ──
+//! ```
+//! An offer is a question of the link ([`crate::words::offer`]) that is refused, so it is sealed as all that the link carries, and an engine
+//! that knows none refuses it, too. Where an end is lost the trunk carries again, and who dials offers another one.
+//!
+//! # Guarantees
+//! * Nothing is sent but to a device that has the other engine's own address among its names.
+//! * The other engine can have one end made a second, and one is there at a time.
+//! * Nobody wakes up to try again: that is done when something goes between the engines.
+
+use crate::desk::Desk;
+use crate::words;
+use sd_carrier::{Carrier, Received, State, Verbs, VerbsConfig, VerbsEnd, VerbsError};
+use sd_keys::hosts::Carriers as Allowed;
+use sd_link::{Link, NOBODY};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// After an attempt the next one: at first, and at last.
+const PAUSE_NS: [u64; 2] = [1_000_000_000, 60_000_000_000];
+/// So long an end waits for the other engine's, and for what comes by it first: a trunk that suffers takes its time.
+const UNANSWERED_NS: u64 = 20_000_000_000;
+/// An end that was used for so long was no failure.
+const GOOD_NS: u64 = 10_000_000_000;
+/// What is refused is of no tenant.
+const TENANT: u32 = 0;
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Nothing,
+    /// The other engine is told of the end here.
+    Offered,
+    /// Connected here, and perhaps not yet there: nothing is sent.
+    Quiet,
+    /// Connected at both ends: an answer is awaited.
+    Asking,
+    /// Something has come.
+    Open,
+}
+
+/// What the caller is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It carries from now on.
+    Begins,
+    /// It does not any more, or will not: what is under way by it is to be sent again.
+    Ends,
+}
+
+/// See the module.
+pub(crate) struct Rdma {
+    /// Of both engines; none: not of IPv4, or not allowed.
+    addresses: Option<[Ipv4Addr; 2]>,
+    dials: bool,
+    end: Option<Verbs>,
+    stage: Stage,
+    /// The caller knows that it carries.
+    is_told: bool,
+    /// When an end may be made again, and how long after that.
+    due: u64,
+    pause: u64,
+    since: u64,
+    /// When the other engine's offer was taken last.
+    taken_at: Option<u64>,
+    /// When the stage was reached that waits for the other engine.
+    waits_since: u64,
+    /// An end that the loop does not watch yet.
+    unwatched: Option<i32>,
+}
+
+impl Rdma {
+    pub(crate) fn new(allowed: Allowed, here: SocketAddr, there: SocketAddr) -> Rdma {
+        let ipv4 = |address: SocketAddr| match address.ip().to_canonical() {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        };
+        let both = || Some([ipv4(here)?, ipv4(there)?]);
+        Rdma {
+            addresses: both().filter(|_| allowed == Allowed::Either),
+            dials: here < there,
+            end: None,
+            stage: Stage::Nothing,
+            is_told: false,
+            due: 0,
+            pause: PAUSE_NS[0],
+            since: 0,
+            taken_at: None,
+            waits_since: 0,
+            unwatched: None,
+        }
+    }
+
+    /// A session begins, or there is none any more.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.end, self.stage, self.is_told, self.due) = (None, Stage::Nothing, false, 0);
+        (self.pause, self.unwatched) = (PAUSE_NS[0], None);
+    }
+
+    pub(crate) fn unwatched(&mut self) -> Option<i32> {
+        self.unwatched.take()
+    }
+
+    /// It carries.
+    pub(crate) fn carries(&self) -> bool {
+        self.is_told
+    }
+
+    /// By which something may be sent.
+    pub(crate) fn speaker(&mut self) -> Option<&mut Verbs> {
+        let may_speak = matches!(self.stage, Stage::Asking | Stage::Open);
+        self.end.as_mut().filter(|_| may_speak)
+    }
+
+    /// The kernel tells of it, or of another carrier.
+    pub(crate) fn is_woken(&mut self) {
+        if self.stage != Stage::Offered {
+            self.end.iter_mut().for_each(Carrier::woken);
+        }
+    }
+
+    /// Hands over what has come; whether there may be more.
+    pub(crate) fn receive(&mut self, each: &mut dyn FnMut(&mut [u8])) -> bool {
+        let Some(end) = &mut self.end else { return false };
+        if matches!(self.stage, Stage::Offered) {
+            return false;
+        }
+        end.receive(&mut |packet, _| each(packet)) == Received::More
+    }
+
+    /// A packet of the session has come by it.
+    pub(crate) fn heard(&mut self) {
+        if matches!(self.stage, Stage::Quiet | Stage::Asking) {
+            self.stage = Stage::Open;
+        }
+    }
+
+    /// Offers an end and takes the other engine's, where that is due; says what has become of it.
+    pub(crate) fn tend(
+        &mut self,
+        (at, now): (usize, u64),
+        path: u8,
+        link: &mut Link,
+        desk: &mut Desk,
+    ) -> Option<Turn> {
+        while let Some(place) = desk.heard.iter().position(|(of, _)| *of == at) {
+            let (_, number) = desk.heard.swap_remove(place);
+            let _ = link.refuse(number, 1);
+        }
+        let offered = desk.rdma.iter().position(|(of, _)| *of == at);
+        let offered = offered.map(|place| desk.rdma.swap_remove(place).1);
+        let is_over = self.end.as_ref().is_some_and(|end| end.state() != State::Open);
+        if is_over {
+            let end = self.end.take();
+            tracing::debug!(end = ?end.as_ref().map(Carrier::state), "engine: an end for RDMA is over");
+            self.give_up(now);
+            return Some(Turn::Ends);
+        }
+        if let Some(other) = offered {
+            return self.take(now, &other, path, link);
+        }
+        let waits = self.dials && matches!(self.stage, Stage::Offered | Stage::Asking);
+        if waits && now - self.waits_since >= UNANSWERED_NS {
+            self.give_up(now);
+        }
+        if self.dials && self.stage == Stage::Nothing && now >= self.due && link.is_up() {
+            self.offer(now, link);
+        }
+        if self.stage == Stage::Open && !self.is_told {
+            (self.is_told, self.since) = (true, now);
+            return Some(Turn::Begins);
+        }
+        None
+    }
+
+    /// What there was is lost, and the next attempt comes later.
+    fn give_up(&mut self, now: u64) {
+        let was_good = self.is_told && now - self.since >= GOOD_NS;
+        self.pause = if was_good { PAUSE_NS[0] } else { (2 * self.pause).min(PAUSE_NS[1]) };
+        (self.end, self.stage, self.is_told, self.unwatched) = (None, Stage::Nothing, false, None);
+        self.due = now + self.pause;
+    }
+
+    fn make(&mut self, now: u64) -> Result<(Verbs, [Ipv4Addr; 2]), VerbsError> {
+        self.due = now + self.pause;
+        let addresses = self.addresses.ok_or(VerbsError::NoGid(0))?;
+        let first = sd_sys::mem::random().unwrap_or(now) as u32;
+        Ok((Verbs::at(addresses[0], VerbsConfig::default(), first)?, addresses))
+    }
+
+    fn offer(&mut self, now: u64, link: &mut Link) {
+        match self.make(now) {
+            Ok((end, _)) if link.open(TENANT, NOBODY, 0, &words::offer(&end.end())).is_ok() => {
+                (self.end, self.stage, self.waits_since) = (Some(end), Stage::Offered, now);
+            }
+            Ok(_) => {}
+            Err(error) => self.fails(now, &error),
+        }
+    }
+
+    fn fails(&mut self, now: u64, error: &VerbsError) {
+        tracing::debug!("engine: no RDMA: {error}");
+        self.give_up(now);
+    }
+
+    /// The other engine has told of its end.
+    fn take(&mut self, now: u64, other: &VerbsEnd, path: u8, link: &mut Link) -> Option<Turn> {
+        let is_its = self.addresses.is_some_and(|[_, there]| other.is_at(there));
+        if !is_its {
+            tracing::debug!("engine: an end for RDMA is refused: not at the other engine's address");
+            return None;
+        }
+        if self.dials {
+            let end = self.end.as_mut().filter(|_| self.stage == Stage::Offered)?;
+            if let Err(error) = end.connect(other) {
+                self.fails(now, &error);
+                return Some(Turn::Ends);
+            }
+            self.unwatched = Some(end.as_fd().as_raw_fd());
+            (self.stage, self.waits_since) = (Stage::Asking, now);
+            link.ask(path);
+            return None;
+        }
+        if self.taken_at.is_some_and(|at| now - at < PAUSE_NS[0]) {
+            return None;
+        }
+        // That engine has lost the one that there was.
+        let had_one = self.end.is_some();
+        (self.end, self.stage, self.is_told, self.taken_at) = (None, Stage::Nothing, false, Some(now));
+        let made = self.make(now).and_then(|(mut end, _)| end.connect(other).map(|()| end));
+        match made {
+            Ok(end) if link.open(TENANT, NOBODY, 0, &words::offer(&end.end())).is_ok() => {
+                self.unwatched = Some(end.as_fd().as_raw_fd());
+                (self.end, self.stage) = (Some(end), Stage::Quiet);
+            }
+            Ok(_) => {}
+            Err(error) => self.fails(now, &error),
+        }
+        had_one.then_some(Turn::Ends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carriers::{RDMA, TRUNK};
+    use crate::desk::View;
+    use crate::peer::no_link;
+
+    const HERE: &str = "192.0.2.1:7077";
+    const THERE: &str = "192.0.2.2:7077";
+
+    fn rdma(here: &str, there: &str) -> Rdma {
+        Rdma::new(Allowed::Either, here.parse().unwrap(), there.parse().unwrap())
+    }
+
+    /// An end at this address, as it is told.
+    fn end_at(address: [u8; 4]) -> VerbsEnd {
+        let mut told = [0; VerbsEnd::LEN];
+        told[10..12].fill(0xff);
+        told[12..16].copy_from_slice(&address);
+        // The length of packets, below which there are none.
+        told[26..28].copy_from_slice(&1024_u16.to_le_bytes());
+        VerbsEnd::decode(&told).unwrap()
+    }
+
+    /// Two links, each with its desk, until they are quiet.
+    fn exchange(now: &mut u64, links: &mut [Link; 2], desks: &mut [Desk; 2]) {
+        let mut room = [0; 16 << 10];
+        for _ in 0..50 {
+            *now += 10_000_000;
+            for from in [0, 1] {
+                let mut view = View { desk: &mut desks[from], peer: 0 };
+                links[from].tick(*now, &mut view);
+                while let Some(len) = links[from].transmit(*now, TRUNK, &mut room, &mut view) {
+                    let mut other = View { desk: &mut desks[1 - from], peer: 0 };
+                    links[1 - from].receive(*now, TRUNK, &mut room[..len], false, &mut other);
+                    view = View { desk: &mut desks[from], peer: 0 };
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_offer_leaves_no_connection_and_comes_to_one_engine() {
+        let (mut links, mut desks, mut now) =
+            ([no_link(1), no_link(2)], [Desk::default(), Desk::default()], 0);
+        exchange(&mut now, &mut links, &mut desks);
+        assert!(links.iter().all(Link::is_up));
+        let told = end_at([192, 0, 2, 1]);
+        links[0].open(TENANT, NOBODY, 0, &words::offer(&told)).unwrap();
+        exchange(&mut now, &mut links, &mut desks);
+        assert_eq!(desks[1].rdma, [(0, told)]);
+        assert!(desks[1].asked.is_empty(), "it is no question");
+        // Of another peer.
+        let mut called = rdma(THERE, HERE);
+        assert_eq!(called.tend((1, now), RDMA, &mut links[1], &mut desks[1]), None);
+        assert_eq!(desks[1].rdma.len(), 1);
+        assert_eq!(called.tend((0, now), RDMA, &mut links[1], &mut desks[1]), None);
+        assert!(desks[1].rdma.is_empty() && desks[1].heard.is_empty());
+        assert!(called.taken_at.is_some() && called.end.is_none(), "there is no such device here");
+        exchange(&mut now, &mut links, &mut desks);
+        assert_eq!(links.each_ref().map(Link::connections), [0, 0]);
+    }
+
+    #[test]
+    fn an_end_that_is_not_at_the_other_engine_is_not_taken() {
+        let mut link = no_link(0);
+        for (here, there) in [(HERE, THERE), (THERE, HERE)] {
+            let mut it = rdma(here, there);
+            assert_eq!(it.take(5, &end_at([192, 0, 2, 77]), RDMA, &mut link), None);
+            assert_eq!(it.taken_at, None);
+        }
+        let mut forbidden = Rdma::new(Allowed::Trunk, HERE.parse().unwrap(), THERE.parse().unwrap());
+        assert_eq!(forbidden.take(5, &end_at([192, 0, 2, 2]), RDMA, &mut link), None);
+        assert_eq!(forbidden.taken_at, None);
+    }
+
+    #[test]
+    fn without_a_device_it_is_tried_more_and_more_seldom() {
+        let (mut links, mut desks, mut now) =
+            ([no_link(1), no_link(2)], [Desk::default(), Desk::default()], 0);
+        exchange(&mut now, &mut links, &mut desks);
+        let mut dials = rdma(HERE, THERE);
+        let mut tries = Vec::new();
+        for at in (now..now + 300_000_000_000).step_by(100_000_000) {
+            let before = dials.due;
+            assert_eq!(dials.tend((0, at), RDMA, &mut links[0], &mut desks[0]), None);
+            if dials.due != before {
+                tries.push((at - now) / 1_000_000_000);
+            }
+        }
+        assert_eq!(tries, [0, 2, 6, 14, 30, 62, 122, 182, 242]);
+    }
+}

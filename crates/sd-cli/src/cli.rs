@@ -143,7 +143,7 @@ pub struct MonitorOptions {
     /// `listen ADDRESS:PORT` is where this host's engine is reached, `key FILE` its key (`sd key new FILE`), and each line `host NETWORK ADDRESS:PORT key=BASE64`
     /// a network of other hosts (nobody else is spoken to), their engine, and its key; or `shared` (with `shared-key FILE`): one key for all, or `plain`: everybody may
     /// read. NAME:PORT is looked up (`resolve SECONDS`, 30); with `each` all that it has in NETWORK are engines. Fewer connections than `least NUMBER` (32) stay the
-    /// kernel's, and those that are slower by the engine go back (`trial on|off`). `carrier trunk|datagram`: TCP or UDP; else RDMA where both have it, or what is better. `rekey SECONDS` (3600): new keys. SIGHUP to the monitor reads FILE again.
+    /// kernel's, and those that are slower by the engine go back (`trial on|off`). `carrier trunk|datagram|rdma`: TCP, UDP, or RDMA where both have it; else what is better. `rekey SECONDS` (3600): new keys. SIGHUP to the monitor reads FILE again.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last

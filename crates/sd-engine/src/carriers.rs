@@ -100,13 +100,11 @@ impl Carriers {
         self.rdma.begin_anew();
     }
 
-    /// A session begins: by the trunk, and with RDMA anew.
-    pub(crate) fn leave_rdma(&mut self, link: &mut Link) {
-        if self.rdma.carries() {
-            link.carries(RDMA, false);
-            link.carries(TRUNK, true);
-        }
+    /// A session begins, with RDMA anew: by what packets go from now on, if that changes.
+    pub(crate) fn leave_rdma(&mut self, link: &mut Link) -> Option<Way> {
+        let carried = self.rdma.carries();
         self.rdma.begin_anew();
+        carried.then(|| go_by_trunk(link))
     }
 
     /// An end for RDMA that is new, and to be watched.
@@ -199,8 +197,10 @@ impl Carriers {
 
     /// Goes on with RDMA: by what packets go from now on, if that changes.
     pub(crate) fn tend(&mut self, of: (usize, u64), link: &mut Link, desk: &mut Desk) -> Option<Way> {
+        let carried = self.rdma.carries();
         match self.rdma.tend(of, RDMA, link, desk)? {
             Turn::Begins => {
+                self.choice = Choice::new(self.allowed);
                 [TRUNK, DATAGRAMS].into_iter().for_each(|path| link.carries(path, false));
                 link.carries(RDMA, true);
                 // What was lost on its way comes late, and nobody waits for it there any more.
@@ -209,10 +209,7 @@ impl Carriers {
             }
             Turn::Ends => {
                 link.path_broke(RDMA);
-                link.carries(RDMA, false);
-                link.carries(TRUNK, true);
-                self.choice = Choice::new(self.allowed);
-                Some(Way::Trunk)
+                carried.then(|| go_by_trunk(link))
             }
         }
     }
@@ -249,6 +246,13 @@ impl Carriers {
             }
         }
     }
+}
+
+/// After RDMA.
+fn go_by_trunk(link: &mut Link) -> Way {
+    link.carries(RDMA, false);
+    link.carries(TRUNK, true);
+    Way::Trunk
 }
 
 fn receive(

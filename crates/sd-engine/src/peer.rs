@@ -208,7 +208,7 @@ impl Peer {
         }
         if is_up {
             // What there was is of the session before, or of no engine any more.
-            self.carriers.leave_rdma(link);
+            self.carriers.leave_rdma(link).into_iter().for_each(|way| self.standing.goes(way));
             self.pause = PAUSE_NS[0];
             self.standing.session();
         }

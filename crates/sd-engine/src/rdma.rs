@@ -51,7 +51,7 @@ enum Stage {
 pub(crate) enum Turn {
     /// It carries from now on.
     Begins,
-    /// It does not any more, or will not: what is under way by it is to be sent again.
+    /// What there was is lost: what is under way by it is to be sent again.
     Ends,
 }
 
@@ -84,7 +84,7 @@ impl Rdma {
         };
         let both = || Some([ipv4(here)?, ipv4(there)?]);
         Rdma {
-            addresses: both().filter(|_| allowed == Allowed::Either),
+            addresses: both().filter(|_| allowed == Allowed::Rdma),
             dials: here < there,
             end: None,
             stage: Stage::Nothing,
@@ -169,6 +169,7 @@ impl Rdma {
         let waits = self.dials && matches!(self.stage, Stage::Offered | Stage::Asking);
         if waits && now - self.waits_since >= UNANSWERED_NS {
             self.give_up(now);
+            return Some(Turn::Ends);
         }
         if self.dials && self.stage == Stage::Nothing && now >= self.due && link.is_up() {
             self.offer(now, link);
@@ -258,7 +259,7 @@ mod tests {
     const THERE: &str = "192.0.2.2:7077";
 
     fn rdma(here: &str, there: &str) -> Rdma {
-        Rdma::new(Allowed::Either, here.parse().unwrap(), there.parse().unwrap())
+        Rdma::new(Allowed::Rdma, here.parse().unwrap(), there.parse().unwrap())
     }
 
     /// An end at this address, as it is told.
@@ -318,7 +319,7 @@ mod tests {
             assert_eq!(it.take(5, &end_at([192, 0, 2, 77]), RDMA, &mut link), None);
             assert_eq!(it.taken_at, None);
         }
-        let mut forbidden = Rdma::new(Allowed::Trunk, HERE.parse().unwrap(), THERE.parse().unwrap());
+        let mut forbidden = Rdma::new(Allowed::Either, HERE.parse().unwrap(), THERE.parse().unwrap());
         assert_eq!(forbidden.take(5, &end_at([192, 0, 2, 2]), RDMA, &mut link), None);
         assert_eq!(forbidden.taken_at, None);
     }

@@ -7,7 +7,7 @@
 //! shared-key  FILE
 //! least       NUMBER                       between two hosts with fewer connections these stay the kernel's
 //! trial       on|off                       connections that are slower by the engines than they were go back (on)
-//! carrier     trunk|datagram|either        what goes between engines: TCP, UDP, or what is better now (either)
+//! carrier     trunk|datagram|either|rdma   what goes between engines: TCP, UDP, or what is better now (either); RDMA where it works, or else that
 //! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
 //! rekey       SECONDS                      packets have new keys at least so often (3600)
 //! resolve     SECONDS                      names are looked up again so often (30)
@@ -62,6 +62,8 @@ pub enum Carriers {
     Trunk,
     /// UDP, as long as it is answered.
     Datagrams,
+    /// RDMA where both engines want it and have a device; else what is better now.
+    Rdma,
 }
 
 /// What is followed by one word.

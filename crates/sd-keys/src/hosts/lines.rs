@@ -43,7 +43,8 @@ pub(super) fn carriers(name: &str) -> Result<Carriers, String> {
         "either" => Ok(Carriers::Either),
         "trunk" => Ok(Carriers::Trunk),
         "datagram" => Ok(Carriers::Datagrams),
-        _ => Err(format!("{name:?} is no carrier (either, trunk, datagram)")),
+        "rdma" => Ok(Carriers::Rdma),
+        _ => Err(format!("{name:?} is no carrier (either, trunk, datagram, rdma)")),
     }
 }
 

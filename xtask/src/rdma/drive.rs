@@ -36,6 +36,10 @@ struct Driver {
     below: &'static str,
 }
 
+/// As programs of tests say it.
+const PASSED: &str = "test result: ok. 1 passed; 0 failed; 0 ignored";
+/// Of each kind: they last for some seconds in a guest.
+const REDIS_REQUESTS: &str = "10000";
 /// As `sd ss` names carriers.
 const RDMA: &str = "rdma";
 const TRUNK: &str = "trunk";
@@ -88,6 +92,7 @@ pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super:
         }
     }
     if !options.icount {
+        driver.redis()?;
         driver.outage(OUTAGE_MILLIS[usize::from(!options.one)])?;
     }
     let Driver { host, agent, .. } = driver;
@@ -161,6 +166,37 @@ impl Driver {
         Ok(said.trim().parse()?)
     }
 
+    /// redis and its own client, as they are: `sd ss` shows their connections on RDMA.
+    fn redis(&mut self) -> Result<()> {
+        self.port += 1;
+        let (address, port) = (self.server.to_string(), self.port.to_string());
+        let server = ["--bind", &address, "--port", &port, "--save", "", "--protected-mode", "no"];
+        let side = Some(Side::Sd);
+        self.agent.serve(&Server {
+            side,
+            program: "redis-server",
+            args: &server,
+            says: None,
+            port: self.port,
+        })?;
+        let client = ["-h", &address, "-p", &port, "-c", "10", "-n", REDIS_REQUESTS, "-t", "set,get", "-q"];
+        let mut client = start(&self.host, side, "redis-benchmark", &client)?;
+        until("connections of redis go by RDMA", PATIENCE, || {
+            let seen = self.host.lab.snapshot();
+            seen.is_ok_and(|seen| seen.of_port(self.port).iter().any(|it| it.path == RDMA))
+                || !client.is_running()
+        })?;
+        if !client.is_running() {
+            fail!("redis-benchmark has ended before its connections went by RDMA: {}", client.last_words());
+        }
+        let said = client.wait(PATIENCE * 2)?.ok()?.text();
+        self.agent.end()?;
+        match said.matches("requests per second").count() {
+            2 => say(PASSED),
+            _ => fail!("redis-benchmark printed {said:?}"),
+        }
+    }
+
     /// The network device goes down while a connection is used, until RDMA is given up, and comes back.
     fn outage(&mut self, millis: u64) -> Result<()> {
         let below = self.below;
@@ -173,7 +209,7 @@ impl Driver {
             configure(&format!("link set {below} up\n"))?;
             until_carrier(host, RDMA)
         })?;
-        say("test result: ok. 1 passed; 0 failed; 0 ignored")
+        say(PASSED)
     }
 
     fn bench(&mut self, case: &Case, side: Side, millis: u64) -> Result<f64> {

@@ -72,13 +72,15 @@ pub(crate) struct Options {
     device_tests: Vec<PathBuf>,
 }
 
-const NEEDS: [&str; 8] = [
+const NEEDS: [&str; 10] = [
     "qemu-system-x86_64",
     "busybox",
     "cpio",
     "depmod",
     "ip",
     "ib_write_lat",
+    "redis-server",
+    "redis-benchmark",
     "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
     "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
 ];
@@ -110,7 +112,7 @@ impl Options {
     /// Several times what it takes when nothing else runs.
     fn limit(&self) -> Duration {
         let round = if self.icount { 480 } else { 300 };
-        let usual = if self.quick { 400 } else { 240 + round * self.rounds() as u64 };
+        let usual = if self.quick { 600 } else { 240 + round * self.rounds() as u64 };
         Duration::from_secs(self.seconds.unwrap_or(usual))
     }
 

@@ -36,9 +36,10 @@ impl Mapping {
         }
     }
 
-    /// Maps a segment that the caller has created with this identity, whatever others have made of its header since.
+    /// Maps a segment that the caller has created with this identity, whatever others have made of its header since: as [`Mapping::map`] does,
+    /// at a multiple of a MiB, which is how large rings are found.
     pub fn of_created(fd: i32, id: u64) -> sd_sys::Result<Mapping> {
-        sd_sys::mem::map_shared(fd, SEGMENT_LEN, true).map(|base| Mapping::named(base, id))
+        sd_sys::mem::map_apart(fd, SEGMENT_LEN).map(|base| Mapping::named(base, id))
     }
 }
 
@@ -62,6 +63,7 @@ const _: () = assert!(offset_of!(Header, pid) == 16 && HEADER_LEN == 24);
 #[cfg(not(miri))]
 mod tests {
     use super::*;
+    use crate::channel::Side;
     use core::sync::atomic::Ordering;
 
     #[test]
@@ -74,6 +76,23 @@ mod tests {
         assert_eq!((header.dead[0].load(Ordering::Relaxed), header.used.load(Ordering::Relaxed)), (0, 0));
         // SAFETY: nothing uses the mapping any more.
         unsafe { map.unmap() };
+    }
+
+    /// The kernel's own choice is below what was mapped last, wherever that ends.
+    #[test]
+    fn its_maker_finds_large_rings_wherever_it_is_mapped() {
+        let fd = Mapping::create_file(7, 8, 9).unwrap();
+        let mut maps = Vec::new();
+        for _ in 0..4 {
+            let odd = SEGMENT_LEN + crate::PAGE;
+            maps.push((sd_sys::mem::map_private(odd).unwrap(), odd));
+            let map = Mapping::of_created(fd.raw(), 7).unwrap();
+            let (small, large) = (map.small_ring(5, Side::B), map.large_ring(5, Side::B));
+            assert_eq!(crate::channel::large_of(small as u64), large as u64);
+            maps.push((map.base(), SEGMENT_LEN));
+        }
+        // SAFETY: nothing uses them any more.
+        maps.into_iter().for_each(|(at, len)| unsafe { sd_sys::mem::unmap(at, len) });
     }
 
     #[test]

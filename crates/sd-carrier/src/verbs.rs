@@ -15,8 +15,8 @@
 //! it again, and nothing else asks the kernel: who looks without sleeping pays for looks only, and is told once when he sleeps. It is never
 //! writable: who is blocked waits for what the other engine says.
 //!
-//! Which device: the one that has the engine's own address among its names (RoCE, IPv4). The other engine's end is taken only if its name is that
-//! engine's address, so nothing is sent to hosts that the caller does not know.
+//! Which device: the one that has the engine's own address among its names (RoCE, IPv4). Whether the other engine's end is where that engine should
+//! be, [`VerbsEnd::is_at`] says: the caller asks before it connects.
 
 mod end;
 

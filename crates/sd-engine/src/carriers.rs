@@ -122,9 +122,9 @@ impl Carriers {
         self.datagrams = None;
     }
 
-    /// The kernel tells of one of both.
+    /// The kernel tells of one of them.
     pub(crate) fn has_news(&mut self) {
-        self.rdma.is_woken();
+        self.rdma.listener().into_iter().for_each(Carrier::woken);
         self.news = [ASKED; 2];
     }
 
@@ -147,14 +147,9 @@ impl Carriers {
             .datagrams
             .as_mut()
             .is_some_and(|datagrams| receive(datagrams, DATAGRAMS, datagrams_news, each));
-        let (mut reads, mut by_rdma) = (0, false);
-        let mut each_by_rdma = |packet: &mut [u8]| {
-            by_rdma = true;
-            each(RDMA, packet, false);
-        };
-        while self.rdma.receive(&mut each_by_rdma) && reads < READS {
-            reads += 1;
-        }
+        // It is asked in each look, as that costs no system call.
+        let mut rdma_news = ASKED;
+        let by_rdma = self.rdma.listener().is_some_and(|end| receive(end, RDMA, &mut rdma_news, each));
         if by_datagrams {
             self.came_at = now;
             self.choice.may_be_answered();

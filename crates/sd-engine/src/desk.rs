@@ -33,10 +33,8 @@ pub(crate) struct Desk {
     /// Questions of other engines, and answers to our own.
     pub(crate) asked: Vec<(usize, Number, u32, Option<Question>)>,
     pub(crate) opened: Vec<u64>,
-    /// Ends for RDMA, by peer: the last that each has offered.
-    pub(crate) rdma: Vec<(usize, VerbsEnd)>,
-    /// Offers of them, which nothing is to be said of: by peer.
-    pub(crate) heard: Vec<(usize, Number)>,
+    /// Ends for RDMA that other engines offer ([`crate::rdma`]).
+    pub(crate) ends: Vec<(usize, Number, VerbsEnd)>,
     /// Questions that were lost with their session.
     pub(crate) unanswered: Vec<(u64, Question)>,
     /// Connections whose local process has still to show the ticket, by seat and ticket.
@@ -92,9 +90,7 @@ impl Ends for View<'_> {
         let is_lost = matches!(news, News::Lost | News::Reset(crate::leave::LET_GO));
         match news {
             News::Offered { words, .. } if let Some(end) = words::offered(words) => {
-                self.desk.rdma.retain(|(of, _)| *of != self.peer);
-                self.desk.rdma.push((self.peer, end));
-                self.desk.heard.push((self.peer, number));
+                self.desk.ends.push((self.peer, number, end));
                 return;
             }
             News::Offered { words, tenant } => {
@@ -165,8 +161,7 @@ impl Desk {
     /// connections that were accepted; of those that were only asked about it knows no end.
     pub(crate) fn session_is_over(&mut self, peer: usize) {
         self.asked.retain(|(of, ..)| *of != peer);
-        self.rdma.retain(|(of, _)| *of != peer);
-        self.heard.retain(|(of, _)| *of != peer);
+        self.ends.retain(|(of, ..)| *of != peer);
         for id in self.connections.ids() {
             let connection = self.connections.get(id).filter(|it| it.peer == peer && it.number.is_some());
             if let Some(connection) = connection {

@@ -17,7 +17,7 @@
 
 use crate::desk::Desk;
 use crate::words;
-use sd_carrier::{Carrier, Received, State, Verbs, VerbsConfig, VerbsEnd, VerbsError};
+use sd_carrier::{Carrier, State, Verbs, VerbsConfig, VerbsEnd, VerbsError};
 use sd_keys::hosts::Carriers as Allowed;
 use sd_link::{Link, NOBODY};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -42,8 +42,10 @@ enum Stage {
     Quiet,
     /// Connected at both ends: an answer is awaited.
     Asking,
-    /// Something has come.
-    Open,
+    /// Something has come, and the caller is still to be told.
+    Heard,
+    /// The caller knows that it carries.
+    Carries,
 }
 
 /// What the caller is to do.
@@ -62,11 +64,10 @@ pub(crate) struct Rdma {
     dials: bool,
     end: Option<Verbs>,
     stage: Stage,
-    /// The caller knows that it carries.
-    is_told: bool,
-    /// When an end may be made again, and how long after that.
+    /// When an end may be made again, and how long after an attempt.
     due: u64,
     pause: u64,
+    /// Since when it carries.
     since: u64,
     /// When the other engine's offer was taken last.
     taken_at: Option<u64>,
@@ -88,7 +89,6 @@ impl Rdma {
             dials: here < there,
             end: None,
             stage: Stage::Nothing,
-            is_told: false,
             due: 0,
             pause: PAUSE_NS[0],
             since: 0,
@@ -100,8 +100,8 @@ impl Rdma {
 
     /// A session begins, or there is none any more.
     pub(crate) fn begin_anew(&mut self) {
-        (self.end, self.stage, self.is_told, self.due) = (None, Stage::Nothing, false, 0);
-        (self.pause, self.unwatched) = (PAUSE_NS[0], None);
+        (self.end, self.stage, self.unwatched) = (None, Stage::Nothing, None);
+        (self.due, self.pause) = (0, PAUSE_NS[0]);
     }
 
     pub(crate) fn unwatched(&mut self) -> Option<i32> {
@@ -110,35 +110,25 @@ impl Rdma {
 
     /// It carries.
     pub(crate) fn carries(&self) -> bool {
-        self.is_told
+        self.stage == Stage::Carries
     }
 
     /// By which something may be sent.
     pub(crate) fn speaker(&mut self) -> Option<&mut Verbs> {
-        let may_speak = matches!(self.stage, Stage::Asking | Stage::Open);
+        let may_speak = matches!(self.stage, Stage::Asking | Stage::Heard | Stage::Carries);
         self.end.as_mut().filter(|_| may_speak)
     }
 
-    /// The kernel tells of it, or of another carrier.
-    pub(crate) fn is_woken(&mut self) {
-        if self.stage != Stage::Offered {
-            self.end.iter_mut().for_each(Carrier::woken);
-        }
-    }
-
-    /// Hands over what has come; whether there may be more.
-    pub(crate) fn receive(&mut self, each: &mut dyn FnMut(&mut [u8])) -> bool {
-        let Some(end) = &mut self.end else { return false };
-        if matches!(self.stage, Stage::Offered) {
-            return false;
-        }
-        end.receive(&mut |packet, _| each(packet)) == Received::More
+    /// By which something may come: connected here.
+    pub(crate) fn listener(&mut self) -> Option<&mut Verbs> {
+        let is_connected = self.stage != Stage::Offered;
+        self.end.as_mut().filter(|_| is_connected)
     }
 
     /// A packet of the session has come by it.
     pub(crate) fn heard(&mut self) {
         if matches!(self.stage, Stage::Quiet | Stage::Asking) {
-            self.stage = Stage::Open;
+            self.stage = Stage::Heard;
         }
     }
 
@@ -150,32 +140,30 @@ impl Rdma {
         link: &mut Link,
         desk: &mut Desk,
     ) -> Option<Turn> {
-        while let Some(place) = desk.heard.iter().position(|(of, _)| *of == at) {
-            let (_, number) = desk.heard.swap_remove(place);
+        let mut offered = None;
+        while let Some(place) = desk.ends.iter().position(|(of, ..)| *of == at) {
+            let (_, number, end) = desk.ends.remove(place);
             let _ = link.refuse(number, 1);
+            offered = Some(end);
         }
-        let offered = desk.rdma.iter().position(|(of, _)| *of == at);
-        let offered = offered.map(|place| desk.rdma.swap_remove(place).1);
-        let is_over = self.end.as_ref().is_some_and(|end| end.state() != State::Open);
-        if is_over {
-            let end = self.end.take();
-            tracing::debug!(end = ?end.as_ref().map(Carrier::state), "engine: an end for RDMA is over");
+        if let Some(State::Ended(why)) = self.end.as_ref().map(Carrier::state) {
+            tracing::debug!(?why, "engine: an end for RDMA is over");
             self.give_up(now);
             return Some(Turn::Ends);
         }
         if let Some(other) = offered {
             return self.take(now, &other, path, link);
         }
-        let waits = self.dials && matches!(self.stage, Stage::Offered | Stage::Asking);
+        let waits = matches!(self.stage, Stage::Offered | Stage::Asking);
         if waits && now - self.waits_since >= UNANSWERED_NS {
             self.give_up(now);
             return Some(Turn::Ends);
         }
         if self.dials && self.stage == Stage::Nothing && now >= self.due && link.is_up() {
-            self.offer(now, link);
+            self.make(now, None, Stage::Offered, link);
         }
-        if self.stage == Stage::Open && !self.is_told {
-            (self.is_told, self.since) = (true, now);
+        if self.stage == Stage::Heard {
+            (self.stage, self.since) = (Stage::Carries, now);
             return Some(Turn::Begins);
         }
         None
@@ -183,23 +171,25 @@ impl Rdma {
 
     /// What there was is lost, and the next attempt comes later.
     fn give_up(&mut self, now: u64) {
-        let was_good = self.is_told && now - self.since >= GOOD_NS;
+        let was_good = self.carries() && now - self.since >= GOOD_NS;
         self.pause = if was_good { PAUSE_NS[0] } else { (2 * self.pause).min(PAUSE_NS[1]) };
-        (self.end, self.stage, self.is_told, self.unwatched) = (None, Stage::Nothing, false, None);
+        (self.end, self.stage, self.unwatched) = (None, Stage::Nothing, None);
         self.due = now + self.pause;
     }
 
-    fn make(&mut self, now: u64) -> Result<(Verbs, [Ipv4Addr; 2]), VerbsError> {
+    /// Makes an end, connects it if the other one is known, and tells the other engine: it is at this stage then.
+    fn make(&mut self, now: u64, other: Option<&VerbsEnd>, stage: Stage, link: &mut Link) {
+        let Some([here, _]) = self.addresses else { return };
         self.due = now + self.pause;
-        let addresses = self.addresses.ok_or(VerbsError::NoGid(0))?;
         let first = sd_sys::mem::random().unwrap_or(now) as u32;
-        Ok((Verbs::at(addresses[0], VerbsConfig::default(), first)?, addresses))
-    }
-
-    fn offer(&mut self, now: u64, link: &mut Link) {
-        match self.make(now) {
-            Ok((end, _)) if link.open(TENANT, NOBODY, 0, &words::offer(&end.end())).is_ok() => {
-                (self.end, self.stage, self.waits_since) = (Some(end), Stage::Offered, now);
+        let made = Verbs::at(here, VerbsConfig::default(), first).and_then(|mut end| {
+            other.map_or(Ok(()), |other| end.connect(other))?;
+            Ok(end)
+        });
+        match made {
+            Ok(end) if link.open(TENANT, NOBODY, 0, &words::offer(&end.end())).is_ok() => {
+                self.unwatched = other.map(|_| end.as_fd().as_raw_fd());
+                (self.end, self.stage, self.waits_since) = (Some(end), stage, now);
             }
             Ok(_) => {}
             Err(error) => self.fails(now, &error),
@@ -233,17 +223,9 @@ impl Rdma {
             return None;
         }
         // That engine has lost the one that there was.
-        let had_one = self.end.is_some();
-        (self.end, self.stage, self.is_told, self.taken_at) = (None, Stage::Nothing, false, Some(now));
-        let made = self.make(now).and_then(|(mut end, _)| end.connect(other).map(|()| end));
-        match made {
-            Ok(end) if link.open(TENANT, NOBODY, 0, &words::offer(&end.end())).is_ok() => {
-                self.unwatched = Some(end.as_fd().as_raw_fd());
-                (self.end, self.stage) = (Some(end), Stage::Quiet);
-            }
-            Ok(_) => {}
-            Err(error) => self.fails(now, &error),
-        }
+        let had_one = self.end.take().is_some();
+        (self.stage, self.taken_at) = (Stage::Nothing, Some(now));
+        self.make(now, Some(other), Stage::Quiet, link);
         had_one.then_some(Turn::Ends)
     }
 }
@@ -298,14 +280,14 @@ mod tests {
         let told = end_at([192, 0, 2, 1]);
         links[0].open(TENANT, NOBODY, 0, &words::offer(&told)).unwrap();
         exchange(&mut now, &mut links, &mut desks);
-        assert_eq!(desks[1].rdma, [(0, told)]);
+        assert_eq!(desks[1].ends.iter().map(|(of, _, end)| (*of, *end)).collect::<Vec<_>>(), [(0, told)]);
         assert!(desks[1].asked.is_empty(), "it is no question");
         // Of another peer.
         let mut called = rdma(THERE, HERE);
         assert_eq!(called.tend((1, now), RDMA, &mut links[1], &mut desks[1]), None);
-        assert_eq!(desks[1].rdma.len(), 1);
+        assert_eq!(desks[1].ends.len(), 1);
         assert_eq!(called.tend((0, now), RDMA, &mut links[1], &mut desks[1]), None);
-        assert!(desks[1].rdma.is_empty() && desks[1].heard.is_empty());
+        assert!(desks[1].ends.is_empty());
         assert!(called.taken_at.is_some() && called.end.is_none(), "there is no such device here");
         exchange(&mut now, &mut links, &mut desks);
         assert_eq!(links.each_ref().map(Link::connections), [0, 0]);

@@ -1,9 +1,5 @@
 //! How an engine stands with another host's.
 
-use crate::Malformed;
-use crate::table::Field;
-use crate::wire::{Reader, Writer};
-
 crate::numbered! {
 /// Whether another host's engine is reached, or why not.
 pub enum PeerState {
@@ -82,28 +78,4 @@ impl Carrier {
     }
 }
 
-impl Field for Carrier {
-    fn put(self, to: &mut Writer<'_>) {
-        to.u32(self as u32);
-    }
-    fn take(from: &mut Reader<'_>) -> Result<Carrier, Malformed> {
-        Carrier::from_u32(from.u32()?).ok_or(Malformed)
-    }
-    fn made_of(next: &mut dyn FnMut() -> u64) -> Carrier {
-        let at = next() as usize % Carrier::ALL.len();
-        Carrier::ALL.get(at).copied().unwrap_or(Carrier::Trunk)
-    }
-}
-
-impl Field for PeerState {
-    fn put(self, to: &mut Writer<'_>) {
-        to.u32(self as u32);
-    }
-    fn take(from: &mut Reader<'_>) -> Result<PeerState, Malformed> {
-        PeerState::from_u32(from.u32()?).ok_or(Malformed)
-    }
-    fn made_of(next: &mut dyn FnMut() -> u64) -> PeerState {
-        let at = next() as usize % PeerState::ALL.len();
-        PeerState::ALL.get(at).copied().unwrap_or(PeerState::Awaited)
-    }
-}
+crate::table::by_number!(Carrier::Trunk PeerState::Awaited);

@@ -171,15 +171,4 @@ impl Field for Route {
     }
 }
 
-impl Field for ErrorCode {
-    fn put(self, to: &mut Writer<'_>) {
-        to.u32(self as u32);
-    }
-    fn take(from: &mut Reader<'_>) -> Result<ErrorCode, Malformed> {
-        ErrorCode::from_u32(from.u32()?).ok_or(Malformed)
-    }
-    fn made_of(next: &mut dyn FnMut() -> u64) -> ErrorCode {
-        let at = next() as usize % ErrorCode::ALL.len();
-        ErrorCode::ALL.get(at).copied().unwrap_or(ErrorCode::Version)
-    }
-}
+crate::table::by_number!(ErrorCode::Version);

@@ -31,6 +31,25 @@ macro_rules! plain {
 }
 plain!(u16 u32 u64);
 
+/// Fields that are one of a [`crate::numbered!`] enum, each named by a variant.
+macro_rules! by_number {
+    ($($kind:ident :: $any:ident)+) => {
+        $(impl $crate::table::Field for $kind {
+            fn put(self, to: &mut $crate::wire::Writer<'_>) {
+                to.u32(self as u32);
+            }
+            fn take(from: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::Malformed> {
+                $kind::from_u32(from.u32()?).ok_or($crate::Malformed)
+            }
+            fn made_of(next: &mut dyn FnMut() -> u64) -> Self {
+                let at = next() as usize % $kind::ALL.len();
+                $kind::ALL.get(at).copied().unwrap_or($kind::$any)
+            }
+        })+
+    };
+}
+pub(crate) use by_number;
+
 impl Field for bool {
     fn put(self, to: &mut Writer<'_>) {
         to.bool(self);

@@ -8,6 +8,13 @@ use std::process::Command;
 const PUMPED: &str = "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,siblings/,signals/,epoll_edge/,fork_served/,\
     idle_sleeper/poll_many,idle_sleeper/more_bytes,idle_busy/memory_goes";
 
+/// Where a program's libc makes a difference.
+const MUSL: &str = "stream/,message/,cancel/,clone/,exec/,fork/,offspring/,spawn/,pass/,signals/,handlers/,stdio/,poll/,select/,epoll_once/,\
+    privileges/,siblings/other,no_forks/,threads/,others/,descriptor/";
+
+/// Where its processor does: threads, signals, sleeps, forks, and bytes. The emulator takes a second to start.
+const AARCH64: &str = "waiting/,epoll/,handlers/b,handlers/i,handlers/m,handlers/r,handlers/t,signals/,fork_epoll/,tokens/holder_st,stream/p,stream/l,pair/e,pair/h,raw/r";
+
 /// Subjects about what is in the way when a connection changes its road.
 const PROMOTED: &str = "stream/,close/,ends/,shutdown/,nonblocking/,tokens/,epoll_once/,epoll_oneshot/,errnos/vector_flags,\
     odd/positions,cancel/,privileges/threads,fork_served/";
@@ -77,6 +84,10 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     ] {
         steps.tests("posix, between", &mut ourselves(between)?);
     }
+    // Likewise; the whole takes three minutes.
+    steps.tests("posix, musl", &mut ourselves(&["posix", "--musl", "--only", MUSL])?);
+    // The whole is not for an emulator.
+    steps.tests("posix, aarch64", &mut ourselves(&["posix", "--aarch64", "--only", AARCH64])?);
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);
@@ -142,8 +153,8 @@ pub(crate) fn ci() -> Result<()> {
     let mut planned = linting();
     planned.extend(computing()?);
     steps.beside(planned);
-    steps.tests("port", &mut ourselves(&["port"])?);
     test_steps(&mut steps, false)?;
+    steps.tests("port", &mut ourselves(&["port"])?);
     steps.tests("package", &mut ourselves(&["package", "--no-build"])?);
     steps.tests("deny", &mut ourselves(&["deny"])?);
     steps.command("tidy", &mut ourselves(&["tidy"])?);
@@ -154,6 +165,9 @@ pub(crate) fn ci() -> Result<()> {
 fn linting() -> Vec<Planned> {
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     let mut planned = vec![("clippy", Judged::Whole, aside(product::cargo(&clippy)))];
+    if let Some(command) = product::freestanding_with("clippy", &["--", "-D", "warnings"]) {
+        planned.push(("clippy, no libc", Judged::Whole, aside(command)));
+    }
     // The program and the library have the same name: at once they would remove each other's pages.
     for (name, which) in
         [("doc", ["--workspace", "--exclude=sd-cli"]), ("doc of sd", ["--package", "sd-cli"])]

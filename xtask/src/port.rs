@@ -1,30 +1,111 @@
-//! `cargo xtask port`: the compiler checks the library's crates for the other architecture, aarch64.
+//! `cargo xtask port`: the compiler checks the library's crates for the other architecture, aarch64; their unit tests run by qemu's emulator of a
+//! user's programs. `cargo xtask posix --aarch64` runs the library itself.
 //!
-//! It wants the standard library for that target; where it cannot be had this is skipped. Nothing is run.
+//! It wants the standard library for that target, a linker and the emulator (Debian's gcc-aarch64-linux-gnu and qemu-user); where they cannot be had
+//! this is skipped.
 
 use harness::report::Count;
 use harness::{Result, fail, product};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+/// What runs a program for it, with Debian's glibc for it.
+pub(crate) const EMULATOR: [&str; 3] = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
+/// Crates whose unit tests run.
+const TESTED: [&str; 4] = ["sd-sys", "sd-ring", "sd-shm", "sd-socket"];
+/// Tests of what the emulator does not pass on, or does as slowly as it emulates.
+const NOT_THERE: [&str; 12] = [
+    "diag::",
+    "duties::tests::each_at_its_time",
+    "filters::tests::without_a_filter",
+    "leaving::",
+    "mem::tests::a_core_dump",
+    "mem::tests::a_mapping_is_replaced",
+    "netlink::",
+    "origins::",
+    "quiet::tests::programs_of_this_system",
+    "ringer::",
+    "tcp::tests::positions",
+    "trust::owner::tests::users_who_are_shown_alike",
+];
 const LIBRARY: [&str; 6] = ["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-preload"];
 
-/// The target's standard library is there, or could be installed.
-fn is_there() -> bool {
+/// A target's standard library is there, or could be installed.
+pub(crate) fn has_target(target: &str) -> bool {
     let has = || {
         let list =
             Command::new("rustup").args(["target", "list", "--installed"]).stderr(Stdio::null()).output();
-        list.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).lines().any(|line| line == TARGET))
+        list.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).lines().any(|line| line == target))
     };
     let add = || {
-        let add = Command::new("rustup").args(["target", "add", TARGET]).stdin(Stdio::null()).status();
+        let add = Command::new("rustup").args(["target", "add", target]).stdin(Stdio::null()).status();
         add.is_ok_and(|status| status.success())
     };
     has() || add()
 }
 
+/// Where the release build for the emulator lies; `None`, and it is said, where it cannot be built or run.
+pub(crate) fn build_for_emulator(packages: &[&str]) -> Result<Option<PathBuf>> {
+    if !can_run() {
+        return Ok(None);
+    }
+    let mut build = cargo(&["build", "--quiet", "--release"]);
+    build.args(packages.iter().flat_map(|package| ["--package", package]));
+    // It is not measured.
+    build.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    if !build.status()?.success() {
+        fail!("{packages:?} cannot be built for {TARGET}");
+    }
+    Ok(Some(product::target().join(TARGET).join("release")))
+}
+
+/// Cargo for the target.
+fn cargo(words: &[&str]) -> Command {
+    let mut cargo = product::cargo(words);
+    let name = TARGET.to_uppercase().replace('-', "_");
+    cargo.env(format!("CARGO_TARGET_{name}_LINKER"), LINKER);
+    cargo.env(format!("CARGO_TARGET_{name}_RUNNER"), EMULATOR.join(" "));
+    cargo.args(["--target", TARGET]);
+    cargo
+}
+
+fn can_run() -> bool {
+    let is_there = |program: &str| {
+        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    for tool in [LINKER, EMULATOR[0]] {
+        if !is_there(tool) || !Path::new(EMULATOR[2]).exists() {
+            println!("skipped: no {tool}");
+            return false;
+        }
+    }
+    let has = has_target(TARGET);
+    if !has {
+        println!("skipped: no standard library for {TARGET} (rustup target add {TARGET})");
+    }
+    has
+}
+
+/// The unit tests of the library's crates.
+fn test() -> Result<Count> {
+    if !can_run() {
+        return Ok(Count { passed: 0, failed: 0, skipped: TESTED.len() });
+    }
+    let mut count = Count::default();
+    for name in TESTED {
+        let mut test = cargo(&["test", "--quiet", "--lib", "--package", name]);
+        test.arg("--").args(NOT_THERE.iter().flat_map(|name| ["--skip", name]));
+        let is_ok = test.status()?.success();
+        println!("{} unit tests of {name}, emulated", if is_ok { "ok  " } else { "FAIL" });
+        count.add(Count::one(is_ok));
+    }
+    Ok(count)
+}
+
 pub(crate) fn run() -> Result<()> {
-    if !is_there() {
+    if !has_target(TARGET) {
         println!("skipped: no standard library for {TARGET} (rustup target add {TARGET})");
         println!("{}", Count { passed: 0, failed: 0, skipped: LIBRARY.len() }.line());
         return Ok(());
@@ -36,6 +117,7 @@ pub(crate) fn run() -> Result<()> {
         println!("{} {name} for {TARGET}", if is_ok { "ok  " } else { "FAIL" });
         count.add(Count::one(is_ok));
     }
+    count.add(test()?);
     println!("{}", count.line());
     if count.failed > 0 {
         fail!("port: {} crates failed", count.failed);

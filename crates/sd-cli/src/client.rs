@@ -1,6 +1,7 @@
 //! Questions to the monitor. Every step is bounded in time, so a stuck monitor cannot hold anybody up.
 
 use crate::place;
+use sd_monitor::std_fd;
 use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request};
 use serde_json::Value;
 use std::fmt;
@@ -119,7 +120,7 @@ fn ask(socket: &Path, request: &Request) -> Result<(Option<Reply>, Option<File>)
     sd_sys::msg::send_with_fds(connection.as_raw_fd(), question, &[], 0).map_err(silence)?;
     let mut buf = [0u8; MESSAGE_MAX];
     let got = sd_sys::msg::recv_with_fds(connection.as_raw_fd(), &mut buf, 0).map_err(silence)?;
-    let file = got.fds.take().map(|[fd]| File::from(OwnedFd::from(fd)));
+    let file = got.fds.take().map(|[fd]| File::from(std_fd(fd)));
     match got.len {
         0 => Err(Silence::HungUp),
         len => Ok((Reply::decode(&buf[..len]).ok(), file)),
@@ -154,7 +155,7 @@ fn connect(socket: &Path) -> Result<OwnedFd, Silence> {
     })?;
     let path = socket.as_os_str().as_bytes();
     let fd = sd_sys::msg::connect_unix(path, ANSWER_TIMEOUT_MS).map_err(silence)?;
-    let fd = OwnedFd::from(fd);
+    let fd = std_fd(fd);
     sd_sys::trust::other_end(fd.as_raw_fd(), true).map_err(Silence::Stranger)?;
     Ok(fd)
 }

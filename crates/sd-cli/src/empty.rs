@@ -25,7 +25,7 @@ pub(crate) fn main() {
     while sd_sys::fd::poll_one(socket, libc::POLLIN, IDLE_MS).is_ok_and(|events| events != 0) {
         match sd_sys::msg::recv_with_fds(socket, &mut [0; 1], 0) {
             Ok(got) if got.len != 0 => got.fds.hand_over(|fd| {
-                let segment = OwnedFd::from(fd);
+                let segment = sd_monitor::std_fd(fd);
                 empty(&segment);
             }),
             _ => return,

@@ -7,6 +7,12 @@ use std::path::{Path, PathBuf};
 /// Name of the preload library's file.
 pub const FILE: &str = "libsd.so";
 
+/// Whether one of the two libraries is in a process, by its `/proc/PID/maps`: this one, or that for programs without libc.
+pub fn is_mapped(maps: &[u8]) -> bool {
+    let names = [FILE.as_bytes(), sd_attach::FILE.to_bytes()].map(|name| [b"/", name].concat());
+    names.iter().any(|name| maps.windows(name.len()).any(|window| window == name))
+}
+
 /// The library: SD_LIB, else beside this program, else in ../lib/socksdirect of it.
 pub fn find() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SD_LIB").filter(|path| !path.is_empty()) {

@@ -3,6 +3,7 @@
 use crate::failure::{Context, Failure};
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -53,11 +54,16 @@ pub fn gains_rights(name: &OsStr) -> Option<&'static str> {
 /// Whether the kernel starts this program without the dynamic linker, which alone loads the library. A script is what its
 /// interpreter is.
 pub fn is_static(name: &OsStr) -> bool {
+    executed(name).is_some_and(|bytes| elf_is_static(&bytes))
+}
+
+/// The beginning of what the kernel executes: of an interpreter, where it is a script.
+fn executed(name: &OsStr) -> Option<Vec<u8>> {
     let mut path = find(name);
     for _ in 0..SCRIPTS_MAX {
-        let Some(bytes) = path.as_deref().and_then(beginning) else { return false };
+        let bytes = path.as_deref().and_then(beginning)?;
         match bytes.strip_prefix(b"#!") {
-            None => return elf_is_static(&bytes),
+            None => return Some(bytes),
             Some(line) => {
                 let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
                 let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
@@ -65,7 +71,13 @@ pub fn is_static(name: &OsStr) -> bool {
             }
         }
     }
-    false
+    None
+}
+
+/// Whether the library can be brought into this static program.
+pub fn can_be_led(name: &OsStr) -> bool {
+    let file = find(name).and_then(|path| std::fs::File::open(path).ok());
+    file.is_some_and(|file| sd_attach::program::can_be_led(file.as_raw_fd())) && gains_rights(name).is_none()
 }
 
 /// Scripts whose interpreters are scripts; the kernel follows no more.

@@ -2,9 +2,13 @@
 
 use crate::starter;
 use crate::starter::Started;
+use sd_attach::Tracer;
 use sd_cli::cli::RunOptions;
 use sd_cli::failure::{Failure, Result, warn};
 use sd_cli::{client, library, place, program};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Becomes the program; returns only when that failed.
 pub(crate) fn main(options: &RunOptions) -> Result<()> {
@@ -20,15 +24,36 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
             options.command[0].display()
         ));
     }
-    if let Some(name) = options.command.first().filter(|name| program::is_static(name)) {
-        warn(&format!(
-            "warning: {} is statically linked, so there is no dynamic linker to load the library; connections go over the kernel",
-            name.display()
-        ));
-    }
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
-    match program::become_program(&options.command)? {}
+    let tracer = match options.command.first().filter(|name| program::is_static(name)) {
+        Some(name) => accompany(name, &library),
+        None => None,
+    };
+    let failure = program::become_program(&options.command);
+    if let Some(tracer) = tracer {
+        tracer.dismiss();
+    }
+    match failure? {}
+}
+
+/// No dynamic linker will load the library into a static program: has it brought there, or says why not.
+fn accompany(name: &std::ffi::OsStr, library: &Path) -> Option<Tracer> {
+    let reason = if !program::can_be_led(name) {
+        "is statically linked, so there is no dynamic linker to load the library".to_owned()
+    } else {
+        let path = library.with_file_name(OsStr::from_bytes(sd_attach::FILE.to_bytes()));
+        let text = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        match sd_attach::accompany(&text) {
+            Ok(tracer) => return Some(tracer),
+            Err(errno) => {
+                let error = std::io::Error::from_raw_os_error(errno.0);
+                format!("is statically linked, and {} cannot be brought into it: {error}", path.display())
+            }
+        }
+    };
+    warn(&format!("warning: {} {reason}; connections go over the kernel", name.display()));
+    None
 }
 
 fn own(text: String) -> Failure {

@@ -75,7 +75,7 @@ fn spawn(socket: &Path) -> std::io::Result<Ours> {
     let mut pid = [0u8; 4];
     pid_reader.read_exact(&mut pid)?;
     let pid = i32::from_ne_bytes(pid);
-    Ok(Ours { pid, pidfd: sd_sys::fd::pidfd_open(pid).ok().map(OwnedFd::from) })
+    Ok(Ours { pid, pidfd: sd_sys::fd::pidfd_open(pid).ok().map(sd_monitor::std_fd) })
 }
 
 /// In the middle process: leaves the session, forks the monitor, tells its pid and ends. The monitor

@@ -20,8 +20,8 @@ pub(crate) fn notes(socket: &Path) -> Vec<String> {
 fn note(pid: u32, socket: &Path) -> Option<String> {
     let root = format!("/proc/{pid}");
     let maps = fs::read(format!("{root}/maps")).ok()?;
-    let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
-    if !has(b"/libsd.so") || is_registered(&root, &maps) || !crate::young::has_tcp(pid as i32) {
+    if !sd_cli::library::is_mapped(&maps) || is_registered(&root, &maps) || !crate::young::has_tcp(pid as i32)
+    {
         return None;
     }
     let named = variable(&root, b"SD_MONITOR=");

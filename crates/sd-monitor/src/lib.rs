@@ -148,6 +148,8 @@ pub fn start_log() {
     shell::start_log();
 }
 
+pub use shell::descriptors::std_fd;
+
 /// Where the socket is that a service manager has handed to this process, if one has: [`run`] will serve it. To be asked before that.
 pub fn handed_socket_path() -> Option<PathBuf> {
     shell::activation::handed_path()

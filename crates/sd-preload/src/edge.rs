@@ -101,6 +101,12 @@ impl<T> Return for *mut T {
 #[inline(never)]
 pub(crate) fn fail<T: Return>(errno: Errno) -> T {
     let errno = if errno == sd_socket::cancel::CANCELLED { end_thread() } else { errno };
+    #[cfg(not(sd_freestanding))]
+    if errno == Errno::EINTR && sd_sys::libcs::is_musl() {
+        // musl's pthread_cancel(3) has perhaps interrupted a call of ours, which is a cancellation point, and acts on none but its own.
+        // SAFETY: as in `end_thread`.
+        unsafe { pthread_testcancel() };
+    }
     // SAFETY: libc gives the address of the calling thread's errno.
     unsafe { *libc::__errno_location() = errno.0 };
     T::FAILED
@@ -151,6 +157,7 @@ pub(crate) fn finish<T: Return>(ret: isize) -> T {
 /// Calls the real function of a row; without one, or before the constructor, the row's system call.
 ///
 /// The first call of a function is one of its own, which a hook goes to by a jump: so it needs no stack frame.
+#[cfg(not(sd_freestanding))]
 macro_rules! real {
     ($slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], old $nr:ident) => {{
         #[cfg(target_arch = "x86_64")]
@@ -198,6 +205,24 @@ macro_rules! real {
         // SAFETY: libc's contract.
         unsafe { real($($arg),*) }
     }};
+    (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall!(libc::$nr $(, $arg)*) };
+    (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall!(libc::$nr $(, $raw)*) };
+}
+
+/// Without libc: the row's system call. What has none is called by nobody, since nobody calls functions.
+#[cfg(sd_freestanding)]
+macro_rules! real {
+    ($slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], old $nr:ident) => {
+        real!($slot, $symbol, fn($($ty),*) -> $ret, [$($arg),*], $nr)
+    };
+    ($slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], lazy) => {{
+        $(let _ = $arg;)*
+        $crate::edge::fail(sd_sys::Errno::ENOSYS)
+    }};
+    ($slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], $nr:ident $(($($raw:expr),*))?) => {
+        // SAFETY: the caller's contract with the kernel.
+        $crate::edge::finish(unsafe { real!(@raw $nr, [$($arg),*] $(, [$($raw),*])?) })
+    };
     (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall!(libc::$nr $(, $arg)*) };
     (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall!(libc::$nr $(, $raw)*) };
 }
@@ -340,15 +365,17 @@ macro_rules! hooks {
     )+
     ... { $($variadic:ident = $c_name:ident,)+ }
     chosen { $($chosen:ident = $choose:path,)+ }) => {
+        #[cfg(not(sd_freestanding))]
         #[allow(non_upper_case_globals)]
         mod slot {
             $(pub(super) static $name: $crate::edge::Slot = $crate::edge::Slot::new();)+
         }
 
-        /// Looks all functions up.
+        /// Looks all functions up, where there are any.
         #[cold]
         pub(crate) fn resolve_all() {
-            $(slot::$name.resolve($crate::edge::c_string(concat!(stringify!($name), "\0")));)+
+            $(#[cfg(not(sd_freestanding))]
+            slot::$name.resolve($crate::edge::c_string(concat!(stringify!($name), "\0")));)+
         }
 
         /// The functions that the program would call without us. A hook that `does` all itself never calls its own.
@@ -356,6 +383,7 @@ macro_rules! hooks {
         pub(crate) mod real {
             use super::*;
             $(#[inline(always)]
+            #[cfg_attr(sd_freestanding, allow(unused_variables, reason = "without a system call of the same arguments"))]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 real!(slot::$name, $crate::edge::c_string(concat!(stringify!($name), "\0")), fn($($ty),*) -> $ret, [$($arg),*], $($raw)+ $(($($raw_arg),*))?)
             })+
@@ -404,6 +432,7 @@ macro_rules! hooks {
             false
         }
 
+        #[cfg(not(sd_freestanding))]
         mod export {
             use super::*;
             $(#[unsafe(no_mangle)]
@@ -426,6 +455,7 @@ macro_rules! hooks {
             })+
         }
 
+        #[cfg(not(sd_freestanding))]
         /// src/variadic.c; never called from Rust, so their signatures do not matter.
         mod variadic {
             unsafe extern "C" {

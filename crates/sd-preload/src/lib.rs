@@ -19,23 +19,52 @@
 //! its pointers** exactly as it would to libc. Hooks pass the arguments on, unchanged, to the real function, to the
 //! kernel or to `sd_socket::calls`, which have the same contract. The SAFETY comments in this crate say
 //! "libc's contract" for this.
+//!
+//! Built with `--cfg sd_freestanding` it is `libsd-freestanding.so`, for programs without libc: `begin` instead of `start`, the hooks
+//! by number only, and `sd_sys::freestanding` instead of libc.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![cfg_attr(panic = "abort", no_std)]
 #![cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "what `sites` needs, which is for x86-64")
+    any(not(target_arch = "x86_64"), sd_freestanding),
+    allow(
+        dead_code,
+        reason = "what `sites` needs, which is for x86-64; what stands in for functions of libc"
+    )
 )]
 
+extern crate alloc;
+
+#[cfg(sd_freestanding)]
+mod begin;
 mod body;
 #[macro_use]
 mod edge;
 mod file_layout;
 mod next;
+#[cfg(not(sd_freestanding))]
 mod sanitizer;
 #[cfg(target_arch = "x86_64")]
 mod sites;
+#[cfg(not(sd_freestanding))]
 mod start;
 mod table;
-mod unwind;
+
+#[cfg(sd_freestanding)]
+use begin as start;
+
+#[cfg(panic = "abort")]
+sd_sys::personality!();
+
+/// Ends the process by SIGABRT. Nothing is printed in a stranger's process.
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    let (pid, tid) = (sd_sys::fd::getpid(), sd_sys::fd::gettid());
+    loop {
+        // SAFETY: no pointers.
+        unsafe { sd_sys::syscall!(libc::SYS_tgkill, pid, tid, libc::SIGABRT) };
+    }
+}
 
 /// libc's, but in the child of a bare clone; see there.
 #[global_allocator]

@@ -110,21 +110,20 @@ pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
     Some(core::ptr::null_mut())
 }
 
-/// Whether a loaded object has a function of that name.
+/// The address of a loaded object's function of that name.
 ///
 /// # Safety
 /// The headers are those of a loaded object.
-pub(crate) unsafe fn defines(base: usize, headers: &[Elf64_Phdr], name: &CStr) -> bool {
+pub(crate) unsafe fn function(base: usize, headers: &[Elf64_Phdr], name: &CStr) -> Option<*mut c_void> {
     // SAFETY: by contract.
-    unsafe {
-        match Object::of(base, headers) {
-            Some(object) if !object.hash.is_null() => {
-                matches!(object.find(name, gnu_hash(name)), Found::Function(_))
-            }
-            Some(object) if !object.old_hash.is_null() => object.has(name),
-            _ => false,
+    let found = unsafe {
+        match Object::of(base, headers)? {
+            object if !object.hash.is_null() => object.find(name, gnu_hash(name)),
+            object if !object.old_hash.is_null() => object.find_old(name),
+            _ => Found::Nowhere,
         }
-    }
+    };
+    if let Found::Function(address) = found { Some(address) } else { None }
 }
 
 fn gnu_hash(name: &CStr) -> u32 {
@@ -230,11 +229,11 @@ impl Object {
         }
     }
 
-    /// Whether the older table has a function of that name.
+    /// The same, in the older table.
     ///
     /// # Safety
     /// The older table is there, and well formed.
-    unsafe fn has(&self, name: &CStr) -> bool {
+    unsafe fn find_old(&self, name: &CStr) -> Found {
         let hash = name.to_bytes().iter().fold(0u32, |hash, byte| {
             let hash = (hash << 4).wrapping_add(u32::from(*byte));
             let high = hash & 0xf000_0000;
@@ -244,18 +243,18 @@ impl Object {
         unsafe {
             let [buckets, symbols] = *self.old_hash.cast::<[u32; 2]>();
             if buckets == 0 {
-                return false;
+                return Found::Nowhere;
             }
             let bucket = self.old_hash.add(2);
             let chain = bucket.add(buckets as usize);
             let mut index = *bucket.add((hash % buckets) as usize);
             while index != 0 && index < symbols {
-                if matches!(self.judge(name, index as usize), Some(Found::Function(_))) {
-                    return true;
+                if let Some(found) = self.judge(name, index as usize) {
+                    return found;
                 }
                 index = *chain.add(index as usize);
             }
-            false
+            Found::Nowhere
         }
     }
 

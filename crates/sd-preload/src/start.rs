@@ -20,10 +20,12 @@
 //! Each program that is executed pays for this, so the start makes next to no system call, resolves nothing, and writes to few
 //! pages (ADR 79); `sd bench exec` measures it.
 
+use crate::edge::Slot;
 use crate::{next, table};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_socket::calls;
+use sd_sys::libcs::{self, Handler, Names};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -31,8 +33,25 @@ static CONSTRUCTOR: extern "C" fn(c_int, Argv, Argv) = constructor;
 
 type Argv = *const *const c_char;
 
-/// glibc passes main's arguments; `environ` itself is not set so early.
+sd_sys::libc_names!();
+
+unsafe extern "C" {
+    static sd_libc_names: Names;
+    static environ: Argv;
+}
+
+/// What the libc that is loaded has.
+pub(crate) fn libc_names() -> &'static Names {
+    // SAFETY: the dynamic linker has written it before it calls anything here.
+    unsafe { &sd_libc_names }
+}
+
+/// glibc passes main's arguments; `environ` itself is not set so early. musl passes none, and has set it.
 extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
+    // SAFETY: of this process's libc.
+    unsafe { libcs::begin(libc_names()) };
+    // SAFETY: musl's variable; nobody else runs yet.
+    let envp = if libcs::is_musl() { unsafe { environ } } else { envp };
     let own_path = resolve();
     // SAFETY: no pointers.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -40,14 +59,37 @@ extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
         IS_PASSIVE.store(true, Ordering::Relaxed);
         return;
     }
-    // SAFETY: glibc's environment, null-terminated, and the dynamic linker's name of this library.
+    // SAFETY: libc's environment, null-terminated, and the dynamic linker's name of this library.
     unsafe { calls::start(envp, own_path) };
     crate::body::stdio::adopt_standard_streams();
     // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
     // preloaded library).
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    unsafe { at_fork(Some(prepare), Some(parent), Some(child)) };
     #[cfg(target_arch = "x86_64")]
-    crate::sites::lead();
+    if !libcs::is_musl() {
+        crate::sites::lead();
+    }
+}
+
+/// pthread_atfork(3), which glibc links into each library.
+///
+/// # Safety
+/// The handlers are functions that stay.
+unsafe fn at_fork(prepare: Handler, parent: Handler, child: Handler) {
+    if let Some(register) = libc_names().register_atfork {
+        // SAFETY: by contract; without a name of a library, they are never taken back.
+        unsafe { register(prepare, parent, child, core::ptr::null_mut()) };
+        return;
+    }
+    let address = Slot::new().resolve(c"pthread_atfork");
+    if address.is_null() {
+        return;
+    }
+    // SAFETY: the function of that name.
+    let register: unsafe extern "C" fn(Handler, Handler, Handler) -> c_int =
+        unsafe { core::mem::transmute(address) };
+    // SAFETY: by contract.
+    unsafe { register(prepare, parent, child) };
 }
 
 /// See [`is_passive`].
@@ -68,14 +110,14 @@ fn resolve() -> *const c_char {
     next::own_path()
 }
 
-extern "C" fn prepare() {
+unsafe extern "C" fn prepare() {
     calls::fork_prepare();
 }
 
-extern "C" fn parent() {
+unsafe extern "C" fn parent() {
     calls::fork_parent();
 }
 
-extern "C" fn child() {
+unsafe extern "C" fn child() {
     calls::fork_child();
 }

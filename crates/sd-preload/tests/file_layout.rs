@@ -3,11 +3,11 @@
 #[path = "../src/file_layout.rs"]
 mod file_layout;
 
-use file_layout::FILENO_OFFSET;
+use file_layout::fileno_offset;
 use libc::{FILE, c_int};
 
 fn fileno_field(file: *mut FILE) -> *mut c_int {
-    file.wrapping_byte_add(FILENO_OFFSET).cast()
+    file.wrapping_byte_add(fileno_offset()).cast()
 }
 
 #[test]

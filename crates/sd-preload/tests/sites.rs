@@ -1,66 +1,11 @@
-//! The system calls of Go programs: which are found in a text, and what becomes of them.
+//! What becomes of the system calls of Go programs.
 #![cfg(target_arch = "x86_64")]
 
-#[path = "../src/sites/find.rs"]
-mod find;
 #[path = "../src/sites/island.rs"]
 mod island;
 
-use find::{Kind, Site, Sites, sites};
 use island::{ISLAND_LEN, JUMP_LEN, build, jump};
-use std::iter::once;
-
-const ANY: &[u8] = &[0x48, 0x89, 0xdf, 0x0f, 0x05, 0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
-const VFORK: &[u8] = &[0x41, 0x5c, 0x0f, 0x05, 0x41, 0x54];
-
-/// `mov $number,%eax; syscall; mov %eax,0x18(%rsp); ret`
-fn by_number(number: i64) -> Vec<u8> {
-    let [a, b, c, d] = (number as u32).to_le_bytes();
-    vec![0xb8, a, b, c, d, 0x0f, 0x05, 0x89, 0x44, 0x24, 0x18, 0xc3]
-}
-
-/// The parts, one behind the other, with much that is none of them in between.
-fn text(parts: &[&[u8]]) -> Vec<u8> {
-    let filling: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8 & 0xf0).collect();
-    parts.iter().flat_map(|part| filling.iter().chain(*part)).chain(&filling).copied().collect()
-}
-
-fn kinds(parts: &[&[u8]]) -> Option<Vec<Kind>> {
-    sites(once(&text(parts)[..])).map(|sites| sites.iter().map(|site| site.kind).collect())
-}
-
-#[test]
-fn a_program_is_led_by_the_one_for_all_calls() {
-    assert_eq!(kinds(&[]), None);
-    assert_eq!(kinds(&[VFORK]), None);
-    assert_eq!(kinds(&[ANY]), Some(vec![Kind::Any]));
-    assert_eq!(kinds(&[ANY, VFORK]), Some(vec![Kind::Any, Kind::Vfork]));
-    assert_eq!(kinds(&[ANY, &by_number(libc::SYS_futex)]), Some(vec![Kind::Any]));
-    let epoll = by_number(libc::SYS_epoll_ctl);
-    assert_eq!(kinds(&[&epoll, ANY]), Some(vec![Kind::Number(libc::SYS_epoll_ctl as u32), Kind::Any]));
-}
-
-#[test]
-fn one_that_looks_otherwise_or_is_there_twice_is_not() {
-    assert_eq!(kinds(&[ANY, ANY]), None);
-    assert_eq!(kinds(&[ANY, VFORK, VFORK]), None);
-    let epoll = by_number(libc::SYS_epoll_pwait);
-    assert_eq!(kinds(&[ANY, &epoll, &epoll]), None);
-    assert_eq!(kinds(&[ANY, &epoll[..7]]), None, "its result goes elsewhere");
-}
-
-#[test]
-fn places_are_those_of_the_first_byte_replaced() {
-    for before in [0, 1, 200, 254, 255, 256, 257, 1000] {
-        let text = [&vec![0x0f; before], ANY].concat();
-        let found = sites([&[][..], &text[..]].into_iter());
-        let expected = Site { text: 1, at: before, kind: Kind::Any };
-        assert_eq!(found.iter().flat_map(Sites::iter).collect::<Vec<_>>(), [&expected]);
-    }
-    // Cut off at either end.
-    assert_eq!(sites(once(&ANY[1..])), None);
-    assert_eq!(sites(once(&ANY[..10])), None);
-}
+use sd_attach::sites::Kind;
 
 const PAGE: usize = 4096;
 
@@ -87,7 +32,7 @@ fn page(bytes: &[u8]) -> *mut u8 {
 fn led_to(entry: &[u8], kind: Kind) -> i64 {
     const GETPPID: [u8; 5] = [0xb8, 110, 0, 0, 0];
     let instruction = match kind {
-        Kind::Number(number) => by_number(i64::from(number))[..7].to_vec(),
+        Kind::Number(number) => [&[0xb8][..], &number.to_le_bytes(), &[0x0f, 0x05]].concat(),
         _ => kind.replaced().to_vec(),
     };
     // Two words for `pop %r12`, which takes the first for the return address, and `push %r12`.
@@ -106,6 +51,40 @@ fn led_to(entry: &[u8], kind: Kind) -> i64 {
         from.cast::<[u8; JUMP_LEN]>().write(jump);
         let function: extern "C" fn() -> i64 = std::mem::transmute(at);
         function()
+    }
+}
+
+/// GS in the child and in the parent of a clone that is led to its island; the child tells by its
+/// exit status.
+#[test]
+fn a_new_thread_forgets_whose_block_it_has() {
+    // mov $SIGCHLD,%edi; xor %esi,%esi; xor %edx,%edx; xor %r10,%r10; xor %r8,%r8
+    let begin = [0xbf, 17, 0, 0, 0, 0x31, 0xf6, 0x31, 0xd2, 0x4d, 0x31, 0xd2, 0x4d, 0x31, 0xc0];
+    let at = page(&[&begin[..], Kind::Clone.replaced(), &[0xc3]].concat());
+    let island = page(&[]);
+    let from = at.wrapping_add(begin.len());
+    let mut code = [0xcc; ISLAND_LEN];
+    build(&mut code, island as usize, from as usize, Kind::Clone, 0x1234_5000).unwrap();
+    let jump = jump(from as usize, island as usize).unwrap();
+    let gs = || {
+        let mut base = 0usize;
+        const ARCH_GET_GS: i32 = 0x1004;
+        // SAFETY: the kernel writes a word.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_GS, &raw mut base) };
+        base
+    };
+    // SAFETY: pages of code, which keep what the calling convention says but for the child, which ends at once.
+    unsafe {
+        island.cast::<[u8; ISLAND_LEN]>().write(code);
+        from.cast::<[u8; JUMP_LEN]>().write(jump);
+        let clone: extern "C" fn() -> i32 = std::mem::transmute(at);
+        let child = clone();
+        if child == 0 {
+            libc::_exit(i32::from(gs() == 0x1234_5000));
+        }
+        let mut status = 0;
+        assert_eq!((libc::waitpid(child, &mut status, 0), gs()), (child, 0));
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1);
     }
 }
 

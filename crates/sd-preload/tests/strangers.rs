@@ -6,7 +6,7 @@ mod common;
 use common::library;
 use harness::scratch::Scratch;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -55,7 +55,9 @@ c.sendall(b'fine'); print(a.recv(9).decode())
 ";
 
 fn listen(path: &Path) -> OwnedFd {
-    sd_sys::msg::listen_unix(path.as_os_str().as_encoded_bytes()).unwrap().into()
+    let fd = sd_sys::msg::listen_unix(path.as_os_str().as_encoded_bytes()).unwrap().into_raw();
+    // SAFETY: the descriptor is nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 fn has_visitors(listener: &OwnedFd) -> bool {

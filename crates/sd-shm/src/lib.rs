@@ -10,6 +10,7 @@
 //! Every segment is a memfd sealed against shrinking and growing before anybody else maps it, so a
 //! mapping can never fault. Everything is made of atomics, because a hostile peer may write at any
 //! time; what it writes is checked by whoever reads it. Layouts are proved at compile time.
+#![cfg_attr(not(test), no_std)]
 
 use sd_sys::{Errno, Result};
 

@@ -433,6 +433,12 @@ pub fn spawn_passes_sockets(duplicated: &[c_int]) -> bool {
     spawn::passes_sockets(duplicated)
 }
 
+/// Whether a program that is started now must be executed by a process that has the library, so that it gets it too.
+pub unsafe fn spawn_accompanies(program: exec::Program, environment: *const *const c_char) -> bool {
+    // SAFETY: see the module.
+    unsafe { exec::is_accompanied(program, environment) }
+}
+
 /// The environment for a program that is started without sockets of ours; `given`, or one in `room`.
 pub unsafe fn spawn_environment(
     program: exec::Program,

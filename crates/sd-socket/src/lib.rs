@@ -25,7 +25,11 @@
 //! | `monitor` | the connection to the monitor |
 //! | `process` | the state of this process |
 //! | `fd` | descriptor numbers |
+#![cfg_attr(not(test), no_std)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+#[macro_use]
+extern crate alloc;
 
 use sd_sys::Errno;
 
@@ -91,7 +95,7 @@ impl<T> Outcome<T> {
 #[doc(hidden)]
 pub mod testing {
     /// Takes over what an exec has left, if these were its words.
-    pub fn take_over(words: Vec<u64>) {
+    pub fn take_over(words: alloc::vec::Vec<u64>) {
         crate::family::exec::take_over_words(words);
     }
 }

@@ -47,13 +47,6 @@ impl Number for Owned {
     }
 }
 
-impl From<Owned> for std::os::fd::OwnedFd {
-    fn from(fd: Owned) -> std::os::fd::OwnedFd {
-        // SAFETY: the descriptor is nobody else's.
-        unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw()) }
-    }
-}
-
 impl Drop for Owned {
     fn drop(&mut self) {
         close(self.0);

@@ -5,6 +5,7 @@
 
 use crate::fd::Owned;
 use crate::{Errno, Result, check, fd, syscall};
+use alloc::vec::Vec;
 
 /// A registration as epoll_ctl(2) made it. EPOLLERR and EPOLLHUP are always among the events, unless EPOLLONESHOT has fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

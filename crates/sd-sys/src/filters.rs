@@ -143,6 +143,11 @@ pub fn let_us_work() -> bool {
     }
 }
 
+/// Whether there are none at all; nothing is noted.
+pub fn are_none() -> bool {
+    ANSWER.load(Ordering::Relaxed) == UNKNOWN && are_there() == Some(false)
+}
+
 /// The image before this one, of the same process, has found out that it can.
 pub fn was_let_work() {
     ANSWER.store(YES, Ordering::Relaxed);

@@ -11,10 +11,73 @@
 use crate::lock::Lock;
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::alloc::System;
+
+/// libc's malloc(3) and its like; the program may have brought others.
+#[cfg(not(sd_freestanding))]
+struct System;
+
+/// malloc aligns to this.
+#[cfg(not(sd_freestanding))]
+const ALIGNED: usize = 16;
+
+// SAFETY: as large as asked for, and aligned: malloc aligns to 16 bytes, posix_memalign to what it is told.
+#[cfg(not(sd_freestanding))]
+unsafe impl GlobalAlloc for System {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= ALIGNED {
+            // SAFETY: no pointers.
+            return unsafe { libc::malloc(layout.size()) }.cast();
+        }
+        let mut block = core::ptr::null_mut();
+        // SAFETY: writes one pointer; the alignment is a power of two, and a multiple of a pointer's size.
+        unsafe { libc::posix_memalign(&mut block, layout.align(), layout.size()) };
+        block.cast()
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= ALIGNED {
+            // SAFETY: no pointers.
+            return unsafe { libc::calloc(layout.size(), 1) }.cast();
+        }
+        // SAFETY: the caller's contract.
+        unsafe { zeroed(self, layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, ptr: *mut u8, _: Layout) {
+        // SAFETY: the caller's contract: a block of libc's.
+        unsafe { libc::free(ptr.cast()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if layout.align() <= ALIGNED {
+            // SAFETY: the caller's contract: a block of libc's.
+            return unsafe { libc::realloc(ptr.cast(), size) }.cast();
+        }
+        // SAFETY: the caller's contract.
+        unsafe { moved(self, ptr, layout, size) }
+    }
+}
+
+/// Where there is no libc, [`leave_libc`] comes before all others.
+#[cfg(sd_freestanding)]
+struct System;
+
+// SAFETY: gives nothing.
+#[cfg(sd_freestanding)]
+unsafe impl GlobalAlloc for System {
+    unsafe fn alloc(&self, _: Layout) -> *mut u8 {
+        core::ptr::null_mut()
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+}
 
 /// Address space of the own heap; memory is touched lazily.
-const LEN: usize = 64 << 20;
+const LEN: usize = if cfg!(sd_freestanding) { 256 << 20 } else { 64 << 20 };
 /// The smallest block, as a power of two.
 const SMALLEST: u32 = 4;
 /// The largest: a quarter of the heap.
@@ -36,9 +99,9 @@ static BLOCKS: Lock<Blocks> = Lock::new(Blocks { free: [0; CLASSES], next: 0, en
 /// See the module.
 pub struct Heap;
 
-/// From now on this process's library has a heap of its own; without memory for one it stays with libc's. For the
-/// child of a clone, before it allocates or frees anything.
-pub fn leave_libc() {
+/// From now on this process's library has a heap of its own; without memory for one it stays with libc's, and false is returned. For the
+/// child of a clone, and where there is no libc, before anything is allocated or freed.
+pub fn leave_libc() -> bool {
     if BASE.load(Ordering::Relaxed) == 0
         && let Ok(base) = crate::mem::reserve_private(LEN)
     {
@@ -46,6 +109,7 @@ pub fn leave_libc() {
         (blocks.next, blocks.end) = (base as usize, base as usize + LEN);
         BASE.store(base as usize, Ordering::Release);
     }
+    BASE.load(Ordering::Relaxed) != 0
 }
 
 /// Keeps the own heap as it is across a fork; [`unlock`] follows in parent and child.
@@ -117,14 +181,8 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: the caller's contract.
             return unsafe { System.alloc_zeroed(layout) };
         }
-        // SAFETY: the caller's contract; a block has the size of its layout at least.
-        unsafe {
-            let ptr = self.alloc(layout);
-            if !ptr.is_null() {
-                ptr.write_bytes(0, layout.size());
-            }
-            ptr
-        }
+        // SAFETY: the caller's contract.
+        unsafe { zeroed(self, layout) }
     }
 
     #[inline]
@@ -143,15 +201,41 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: the caller's contract.
             return unsafe { System.realloc(ptr, layout, size) };
         }
-        // SAFETY: the caller's contract: `size`, rounded up, is no overflow; both blocks hold the bytes copied.
-        unsafe {
-            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
-            if !new.is_null() {
-                new.copy_from_nonoverlapping(ptr, size.min(layout.size()));
-                self.dealloc(ptr, layout);
-            }
-            new
+        // SAFETY: the caller's contract.
+        unsafe { moved(self, ptr, layout, size) }
+    }
+}
+
+/// A block of zeros.
+///
+/// # Safety
+/// As `GlobalAlloc::alloc`.
+#[inline]
+unsafe fn zeroed(heap: &impl GlobalAlloc, layout: Layout) -> *mut u8 {
+    // SAFETY: by contract; a block has the size of its layout at least.
+    unsafe {
+        let block = heap.alloc(layout);
+        if !block.is_null() {
+            block.write_bytes(0, layout.size());
         }
+        block
+    }
+}
+
+/// A block of another size, to which a block of an allocator goes.
+///
+/// # Safety
+/// As `GlobalAlloc::realloc`: `size`, rounded up, is no overflow.
+#[inline(never)]
+unsafe fn moved(heap: &impl GlobalAlloc, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    // SAFETY: by contract; both blocks hold the bytes copied.
+    unsafe {
+        let new = heap.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+        if !new.is_null() {
+            new.copy_from_nonoverlapping(ptr, size.min(layout.size()));
+            heap.dealloc(ptr, layout);
+        }
+        new
     }
 }
 

@@ -6,6 +6,9 @@
 //! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
 //! of signals off, [`heap`], the allocator of a process that cannot use libc's, [`user`], and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
 //! puts on itself, [`ringer`], which keeps a context for asynchronous I/O, and [`witness`], which keeps a mapping.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 pub mod arch;
 pub mod budget;
@@ -16,8 +19,11 @@ mod eventfd;
 pub mod fd;
 pub mod fdinfo;
 pub mod filters;
+#[cfg(sd_freestanding)]
+pub mod freestanding;
 pub mod futex;
 pub mod heap;
+pub mod libcs;
 pub mod lock;
 pub mod mem;
 pub mod membarrier;

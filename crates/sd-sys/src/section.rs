@@ -38,15 +38,7 @@ impl Drop for Section {
     }
 }
 
-/// glibc's own flag (2.32): no second thread exists. glibc clears it before a second thread starts.
-#[inline(always)]
-pub fn is_only_thread() -> bool {
-    unsafe extern "C" {
-        static __libc_single_threaded: core::ffi::c_char;
-    }
-    // SAFETY: a plain byte that glibc writes only while a single thread exists.
-    unsafe { core::ptr::read_volatile(&raw const __libc_single_threaded) != 0 }
-}
+pub use crate::libcs::is_only_thread;
 
 /// Whether the calling thread is in a section.
 pub fn is_inside() -> bool {

@@ -30,7 +30,42 @@ pub struct Block {
     starting: AtomicBool,
     /// The top of the stack that the library runs on in this thread, where the program's is not to be used; or null.
     stack: AtomicPtr<u8>,
+    /// Where it is itself.
+    #[cfg(sd_freestanding)]
+    own: AtomicPtr<Block>,
+    /// What there is instead of libc's errno.
+    #[cfg(sd_freestanding)]
+    pub(crate) errno: core::cell::UnsafeCell<core::ffi::c_int>,
 }
+
+#[cfg(sd_freestanding)]
+impl Block {
+    /// That of a thread that begins.
+    pub(crate) const fn new() -> Block {
+        Block {
+            section: AtomicU32::new(0),
+            id: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+            handled: [const { AtomicU64::new(0) }; 2],
+            record: AtomicPtr::new((&raw const NOBODY).cast_mut()),
+            child: AtomicU64::new(0),
+            polled: AtomicU64::new(0),
+            starting: AtomicBool::new(false),
+            stack: AtomicPtr::new(core::ptr::null_mut()),
+            own: AtomicPtr::new(core::ptr::null_mut()),
+            errno: core::cell::UnsafeCell::new(0),
+        }
+    }
+
+    /// Notes where it is.
+    pub(crate) fn set_own(&self, own: *mut Block) {
+        self.own.store(own, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: `errno` is used by its thread only, as libc's is; the rest is atomics.
+#[cfg(sd_freestanding)]
+unsafe impl Sync for Block {}
 
 /// Where words are in the block, for assembly.
 pub const SECTION: usize = offset_of!(Block, section);
@@ -40,6 +75,10 @@ pub const HANDLED: usize = offset_of!(Block, handled);
 pub const RECORD: usize = offset_of!(Block, record);
 /// See [`SECTION`].
 pub const STACK: usize = offset_of!(Block, stack);
+
+/// See [`SECTION`].
+#[cfg(sd_freestanding)]
+pub const OWN: usize = offset_of!(Block, own);
 
 const _: () = assert!(size_of::<Block>() == 128 && size_of::<AtomicPtr<Record>>() == 8);
 

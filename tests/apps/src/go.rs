@@ -1,4 +1,5 @@
-//! Go programs that libc is linked into: their system calls are their own, and come to the library all the same (ADR 108).
+//! Go programs: their system calls are their own, and come to the library all the same, whether libc is linked into them (ADR 108) or
+//! not (ADR 113).
 
 use super::http::{self, Steady};
 use super::table::{Load, Row};
@@ -13,6 +14,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("go-http", HTTP, web).limit_s(BUILD_S + 90).extra(),
     Scenario::new("go-busy", GO, busy).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-heir", GO, heir).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-static-echo", GO, |lab| echo_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-static-http", HTTP, |lab| web_of(lab, Libc::Without)).limit_s(BUILD_S + 90).extra(),
+    Scenario::new("go-static-busy", GO, |lab| busy_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-static-heir", GO, |lab| heir_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-mixed", GO, mixed).limit_s(BUILD_S + 60).extra(),
     Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], caddy).limit_s(90).extra(),
     Scenario::new("prometheus-scrapes", &["prometheus", "curl", "wrk"], prometheus).limit_s(90).extra(),
 ];
@@ -22,11 +28,11 @@ pub(crate) const ROWS: &[Row] = &[
         application: "Go net/http",
         version: &["go", "version"],
         scenarios: "go-",
-        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; built with cgo",
+        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo, and static (measured)",
         load: Some(Load {
             unit: "requests/s of 64 bytes, wrk, 50 connections",
             rate: |lab, side| {
-                let program = build(lab)?;
+                let program = build(lab, Libc::Without)?;
                 let port = free_port()?;
                 let process = serve(lab, side, port, &program, &["http", &port.to_string(), "."])?;
                 let rate = http::wrk(lab, side, &format!("http://127.0.0.1:{port}/64"), 50, false)?;
@@ -43,7 +49,7 @@ pub(crate) const ROWS: &[Row] = &[
         load: Some(Load {
             unit: python::ECHOES,
             rate: |lab, side| {
-                let program = build(lab)?;
+                let program = build(lab, Libc::With)?;
                 let port = free_port()?;
                 let process = serve(lab, side, port, &program, &["server", &port.to_string()])?;
                 let rate = rates::echoes(lab, side, port, "echo")?;
@@ -77,15 +83,26 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The standard library is compiled once, and kept.
 const BUILD_S: u64 = 300;
 
+/// Whether libc is linked into a program: with it Go's threads are libc's, and the dynamic linker loads the library.
+#[derive(Clone, Copy)]
+enum Libc {
+    With,
+    Without,
+}
+
 /// Compiles the program; where it is.
-fn build(lab: &Lab) -> Result<String> {
+fn build(lab: &Lab, libc: Libc) -> Result<String> {
     let source = lab.path().join("echo.go");
-    std::fs::write(&source, ECHO_GO)?;
-    let program = lab.path().join("go-echo").display().to_string();
+    let (name, cgo, text) = match libc {
+        Libc::With => ("go-echo", "1", ECHO_GO.to_owned()),
+        Libc::Without => ("go-echo-static", "0", ECHO_GO.replace("import \"C\"\n", "")),
+    };
+    std::fs::write(&source, text)?;
+    let program = lab.path().join(name).display().to_string();
     let mut command =
         lab.command(Side::Kernel, "go", &["build", "-o", &program, &source.display().to_string()])?;
     let kept = product::target().join("apps").join("go");
-    command.env("CGO_ENABLED", "1").env("GOCACHE", kept).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+    command.env("CGO_ENABLED", cgo).env("GOCACHE", kept).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
     Proc::start(&mut command, "go", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
     Ok(program)
 }
@@ -107,7 +124,11 @@ fn serve(lab: &Lab, side: Side, port: u16, program: &str, args: &[&str]) -> Resu
 
 /// Go at either end, and a client that is not Go's.
 fn echo(lab: &mut Lab) -> Result<()> {
-    let program = build(lab)?;
+    echo_of(lab, Libc::With)
+}
+
+fn echo_of(lab: &mut Lab, libc: Libc) -> Result<()> {
+    let program = build(lab, libc)?;
     each(|server, client| {
         let port = free_port()?;
         let text = port.to_string();
@@ -129,7 +150,11 @@ fn echo(lab: &mut Lab) -> Result<()> {
 }
 
 fn web(lab: &mut Lab) -> Result<()> {
-    let program = build(lab)?;
+    web_of(lab, Libc::With)
+}
+
+fn web_of(lab: &mut Lab, libc: Libc) -> Result<()> {
+    let program = build(lab, libc)?;
     each(|server, client| {
         let port = free_port()?;
         let root = lab.path().join(format!("files-{port}"));
@@ -149,7 +174,11 @@ fn web(lab: &mut Lab) -> Result<()> {
 }
 
 fn busy(lab: &mut Lab) -> Result<()> {
-    let program = build(lab)?;
+    busy_of(lab, Libc::With)
+}
+
+fn busy_of(lab: &mut Lab, libc: Libc) -> Result<()> {
+    let program = build(lab, libc)?;
     for (connections, messages) in [(4, 10_000), (40, 1000)] {
         let port = free_port()?;
         let watch = lab.watch(port);
@@ -164,9 +193,32 @@ fn busy(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
+/// A static program talks with one that has libc, and each with itself.
+fn mixed(lab: &mut Lab) -> Result<()> {
+    let programs = [build(lab, Libc::With)?, build(lab, Libc::Without)?];
+    for (server, client) in [(0, 1), (1, 0), (1, 1)] {
+        let port = free_port()?;
+        let text = port.to_string();
+        let process = serve(lab, Side::Sd, port, &programs[server], &["server", &text])?;
+        let watch = lab.watch(port);
+        let args = ["client", &text, "20", "5000"];
+        let said = start(lab, Side::Sd, &programs[client], &args)?.wait(LIMIT)?.ok()?.text();
+        if said != "100000 echoes\n" {
+            fail!("the client said {said:?}");
+        }
+        lab.check(watch, Side::Sd, Side::Sd)?;
+        process.terminate(GRACE)?;
+    }
+    Ok(())
+}
+
 /// A child of os/exec inherits the listener, and its parent closes it.
 fn heir(lab: &mut Lab) -> Result<()> {
-    let program = build(lab)?;
+    heir_of(lab, Libc::With)
+}
+
+fn heir_of(lab: &mut Lab, libc: Libc) -> Result<()> {
+    let program = build(lab, libc)?;
     each(|server, client| {
         let port = free_port()?;
         let text = port.to_string();

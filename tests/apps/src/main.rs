@@ -32,6 +32,7 @@ mod mixed;
 mod mixed_tools;
 mod monitor;
 mod netperf;
+mod own_calls;
 mod peers;
 mod postgres;
 mod proxy;
@@ -160,6 +161,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     cost::SCENARIOS,
     mixed::SCENARIOS,
     mixed_tools::SCENARIOS,
+    own_calls::SCENARIOS,
 ];
 
 /// Rows of docs/APPLICATIONS.md.

@@ -100,7 +100,7 @@ impl Order {
 }
 
 /// Compiles one of our C programs into the laboratory; returns its path.
-fn compile(lab: &Lab, name: &str, source: &str, options: &[&str]) -> Result<String> {
+pub(crate) fn compile(lab: &Lab, name: &str, source: &str, options: &[&str]) -> Result<String> {
     let (program, file) = (lab.path().join(name), lab.path().join(format!("{name}.c")));
     std::fs::write(&file, source)?;
     let mut command = Command::new("gcc");

@@ -158,6 +158,8 @@ fn publish(lab: &mut Lab) -> Result<()> {
     if said.lines().filter(|line| *line == "2").count() != MESSAGES {
         fail!("not every message reached both subscribers: {:?}", harness::process::tail(&said, 200));
     }
+    // All took a few milliseconds, and the subscribers are still there.
+    watch.iter().for_each(harness::ss::Watch::look);
     for subscriber in subscribers {
         let mut subscriber = subscriber?;
         subscriber.wait_for_text(&format!("message-{}\n", MESSAGES - 1), LIMIT)?;

@@ -115,6 +115,10 @@ const EXTRA: &[Package] = &[
     // Suites: the programs under test, and what builds and runs their tests.
     package("cmake", &["cmake"]),
     package("gcc", &["gcc"]),
+    package("musl-tools", &["musl-gcc"]),
+    package("gcc-aarch64-linux-gnu", &["aarch64-linux-gnu-gcc"]),
+    package("libc6-dev-arm64-cross", &["/usr/aarch64-linux-gnu/lib/libc.so.6"]),
+    package("qemu-user", &["qemu-aarch64"]),
     package("libc6-dev", &["/usr/include/stdio.h"]),
     package("libevent-dev", &["/usr/include/event2/event.h"]),
     package("libuv1-dev", &["/usr/include/uv.h"]),

@@ -34,6 +34,11 @@ pub fn libsd() -> PathBuf {
     target().join("release/libsd.so")
 }
 
+/// The library for programs without libc.
+pub fn freestanding() -> PathBuf {
+    target().join("release/libsd-freestanding.so")
+}
+
 /// Cargo, in the workspace's root, with no standard input.
 pub fn cargo(args: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -50,8 +55,7 @@ const UNDER_ASAN: [&str; 7] =
 /// directory to use.
 pub fn build_with_asan() -> Result<PathBuf> {
     let folder = target().join("asan");
-    let triple = "x86_64-unknown-linux-gnu";
-    let mut command = cargo(&["build", "--release", "-Zprofile-rustflags", "--target", triple]);
+    let mut command = cargo(&["build", "--release", "-Zprofile-rustflags", "--target", TRIPLE]);
     command.arg("--target-dir").arg(&folder).args(["-p", "sd-preload", "-p", "sd-cli", "-p", "sd-sharing"]);
     for name in UNDER_ASAN {
         let flags = r#"["-Zsanitizer=address", "-Clink-arg=-Wl,--export-dynamic"]"#;
@@ -62,7 +66,7 @@ pub fn build_with_asan() -> Result<PathBuf> {
     if !status.success() {
         fail!("the build with AddressSanitizer failed");
     }
-    Ok(folder.join(triple))
+    Ok(folder.join(TRIPLE))
 }
 
 /// Builds command and library as if they were of the next version of the protocol: the command.
@@ -112,5 +116,35 @@ pub fn build() -> Result<()> {
             fail!("the build made no {}", product.display());
         }
     }
+    build_freestanding()
+}
+
+/// A command of Cargo's about the library without libc; `None` for processors that it is not written for. The flag is for it alone, not for what
+/// is run while it is built, so a target is named.
+pub fn freestanding_with(command: &str, more: &[&str]) -> Option<Command> {
+    if !cfg!(target_arch = "x86_64") {
+        return None;
+    }
+    let mut command = cargo(&[command, "--package", "sd-preload", "--lib", "--target", TRIPLE]);
+    command.args(more).env("RUSTFLAGS", "--cfg sd_freestanding");
+    Some(command)
+}
+
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// The library once more, without libc.
+fn build_freestanding() -> Result<()> {
+    let folder = target().join("freestanding");
+    let at = folder.display().to_string();
+    let Some(mut command) = freestanding_with("build", &["--release", "--target-dir", &at]) else {
+        return Ok(());
+    };
+    if !command.status()?.success() {
+        fail!("the build without libc failed");
+    }
+    // In one step: programs may have the former one mapped.
+    let (made, new) = (folder.join(TRIPLE).join("release/libsd.so"), freestanding().with_extension("new"));
+    std::fs::copy(made, &new)?;
+    std::fs::rename(&new, freestanding())?;
     Ok(())
 }

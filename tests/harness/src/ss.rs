@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub listeners: Vec<String>,
     /// Those of them that somebody accepts from.
     pub accepting: Vec<String>,
+    /// How often a client asked for a way to a listener and was told shared memory.
+    pub routes_shm: u64,
     /// Pairs of processes that the monitor has put a pump between.
     pub twins: u64,
     /// Connections of the kernel's whose both ends were found.
@@ -60,8 +62,8 @@ impl Snapshot {
         let accepting = accepting.map(|l| field(l, "local")).collect::<Result<_>>()?;
         let listeners = listeners.iter().map(|l| field(l, "local")).collect::<Result<_>>()?;
         let counter = |name: &str| value["monitor"]["counters"][name].as_u64().unwrap_or(0);
-        let (twins, promotions) = (counter("twins"), counter("promotions"));
-        Ok(Snapshot { connections, listeners, accepting, twins, promotions })
+        let [routes_shm, twins, promotions] = ["routes_shm", "twins", "promotions"].map(counter);
+        Ok(Snapshot { connections, listeners, accepting, routes_shm, twins, promotions })
     }
 
     /// Ends of connections that touch this port.

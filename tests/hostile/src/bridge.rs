@@ -1,9 +1,10 @@
 //! Finding 12: a connection that is passed on gets a kernel socket with a process behind it, by way of a loopback
 //! listener for one moment. Whoever connects there first is not to be taken for the other end.
 
+use crate::client::std_fd;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 /// The honest server's part: sends a connection away, by the C library's sendmsg.
@@ -44,7 +45,7 @@ pub(crate) fn spray(first: u16, last: u16) -> io::Result<()> {
         for port in first..=last {
             let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(fd) = sd_sys::fd::socket(libc::AF_INET, kind, 0) else { break };
-            let stream = TcpStream::from(OwnedFd::from(fd));
+            let stream = TcpStream::from(std_fd(fd));
             // SAFETY: an all-zero address is valid.
             let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
             address.sin_family = libc::AF_INET as u16;

@@ -7,15 +7,21 @@ use sd_shm::slab::{Endpoint, Slab, State};
 use sd_sys::Errno;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// As many descriptors as one message can carry.
 pub(crate) const FDS_MAX: usize = 253;
 
+/// What the standard library owns from now on.
+pub(crate) fn std_fd(fd: sd_sys::fd::Owned) -> OwnedFd {
+    // SAFETY: the descriptor is nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd.into_raw()) }
+}
+
 pub(crate) fn own(fd: sd_sys::Result<sd_sys::fd::Owned>) -> io::Result<OwnedFd> {
     let fd = fd.map_err(|error| io::Error::from_raw_os_error(error.0))?;
-    Ok(OwnedFd::from(fd))
+    Ok(std_fd(fd))
 }
 
 fn error(what: impl std::fmt::Display) -> io::Error {

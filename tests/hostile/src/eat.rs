@@ -1,12 +1,11 @@
 //! Findings 10 and 14: what a client can make the monitor hold, look at and believe.
 
-use crate::client::{Client, own};
+use crate::client::{Client, own, std_fd};
 use sd_proto::{Request, VERSION};
 use sd_shm::channel::{SEGMENT_LEN, Side};
 use sd_shm::slab::State;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// Channels of an earlier monitor's time, that there never were.
@@ -39,7 +38,7 @@ pub(crate) fn forks(count: u32) -> io::Result<()> {
     let mut held = Vec::new();
     for serial in 0..count {
         let Ok(pair) = sd_sys::msg::pair_with_credentials() else { break };
-        let [monitors, childs] = pair.map(OwnedFd::from);
+        let [monitors, childs] = pair.map(std_fd);
         if client.control.tell(Request::Fork { member: 63, serial }, &[monitors.as_raw_fd()]).is_err() {
             println!("stopped after {serial}");
             break;

@@ -4,7 +4,7 @@
 //! The page is one of userfaultfd(2), which a process may have that was root's when it began, as here, anybody where
 //! `vm.unprivileged_userfaultfd` says so, and anybody else by a file system of its own (FUSE).
 
-use crate::client::{Client, own};
+use crate::client::{Client, own, std_fd};
 use crate::syn::Way;
 use sd_proto::{Ip, Request};
 use sd_ring::{Effort, RingMem, TxCursor};
@@ -127,7 +127,7 @@ fn epoll(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
         unsafe { libc::epoll_wait(numbers.0, page.0 as *mut libc::epoll_event, 1, -1) };
     });
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [monitors, childs] = pair.map(OwnedFd::from);
+    let [monitors, childs] = pair.map(std_fd);
     client.control.tell(Request::Fork { member: 1, serial: 1 }, &[monitors.as_raw_fd()])?;
     client.control.tell(Request::Born { serial: 1 }, &[numbers.0])?;
     Ok(vec![epoll, ready, childs])
@@ -195,7 +195,7 @@ fn server(client: &Client, port: u16, page: Page) -> io::Result<Vec<OwnedFd>> {
 
 fn pair(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [monitors, childs] = pair.map(OwnedFd::from);
+    let [monitors, childs] = pair.map(std_fd);
     let number = monitors.as_raw_fd();
     let message = [8u8];
     let _ = sd_sys::fd::write(childs.as_raw_fd(), &message);

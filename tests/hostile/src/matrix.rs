@@ -2,13 +2,12 @@
 //! in which it should not come. What must not come back: a descriptor that the request has no claim to. What happens to
 //! others, `cargo xtask hostile` looks at. A kind that has no row is a failure.
 
-use crate::client::{Client, Control};
+use crate::client::{Client, Control, std_fd};
 use crate::supply::supply;
 use crate::syn::Way;
 use sd_proto::{Ip, MESSAGE_MAX, Reply, Request};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
 
 /// Numbers of channels and clients that are not mallory's, or nobody's.
 struct Ids {
@@ -89,7 +88,7 @@ fn out_of_turn(client: &Client, ids: &Ids, port: u16) -> io::Result<u64> {
 /// The other end of what a parent announces for a child.
 fn child(parent: &Control, serial: u32) -> io::Result<Control> {
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [monitors, childs] = pair.map(OwnedFd::from);
+    let [monitors, childs] = pair.map(std_fd);
     parent.tell(Request::Fork { member: 1, serial }, &[monitors.as_raw_fd()])?;
     Ok(Control { socket: childs })
 }

@@ -1,10 +1,9 @@
 //! Finding 7 a and b: ways round a rule.
 
-use crate::client::{Client, Control};
+use crate::client::{Client, Control, std_fd};
 use sd_proto::{Ip, Reply, Request, Route};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Asks for a way to a port by every name of it, and prints to which it is given one.
@@ -85,7 +84,7 @@ pub(crate) fn nobody(port: u16) -> io::Result<()> {
     unsafe {
         libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr())
     };
-    let [monitors, childs] = pair.map(|fd| OwnedFd::from(sd_sys::fd::Owned::new(fd)));
+    let [monitors, childs] = pair.map(|fd| std_fd(sd_sys::fd::Owned::new(fd)));
     let child = Control { socket: childs };
     child.tell(Request::Hello { version: crate::client::version(), again: false }, &client.hello_fds())?;
     let ip = Ip::v4([127, 0, 0, 1]);

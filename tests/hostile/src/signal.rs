@@ -2,14 +2,13 @@
 //!
 //! That a signal to oneself does come is the check of the attack: `signal self`.
 
-use crate::client::Client;
+use crate::client::{Client, std_fd};
 use sd_proto::Request;
 use sd_shm::channel::Side;
 use sd_shm::slab::HAS_COLD;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// Process 0 is this one.
@@ -44,7 +43,7 @@ fn pass_off(server: &Client, pid: i32) -> io::Result<()> {
     let pidfd = crate::client::own(sd_sys::fd::pidfd_open(pid))?;
     for member in [1, 63] {
         let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-        let [monitors, childs] = pair.map(OwnedFd::from);
+        let [monitors, childs] = pair.map(std_fd);
         server.control.tell(Request::Fork { member, serial: member }, &[monitors.as_raw_fd()])?;
         server.control.tell(Request::Born { serial: member }, &[pidfd.as_raw_fd()])?;
         // The monitor's end of the pair lives as long as this one.

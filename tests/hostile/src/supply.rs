@@ -1,6 +1,6 @@
 //! Descriptors of every kind, most of them not what a request wants.
 
-use crate::client::{Client, own};
+use crate::client::{Client, own, std_fd};
 use sd_shm::channel::SEGMENT_LEN;
 use sd_sys::Errno;
 use std::fs::File;
@@ -30,7 +30,7 @@ pub(crate) fn supply(client: &Client, victims: &[i32], port: u16) -> io::Result<
         ("a memfd of a terabyte", vec![memfd(c"huge", 1 << 40)?]),
         ("a connection", vec![stream.into()]),
         ("its other end", vec![accepted.into()]),
-        ("a pair of sockets", Vec::from(pair.map(OwnedFd::from))),
+        ("a pair of sockets", Vec::from(pair.map(std_fd))),
         ("a pipe", vec![read.into(), write.into()]),
         ("an epoll instance", vec![own(sd_sys::fd::epoll_create())?]),
         ("own memory", vec![File::open("/proc/self/mem")?.into()]),
@@ -88,7 +88,7 @@ fn huge_pages(len: usize) -> io::Result<OwnedFd> {
 /// On a port of somebody else's, in a network namespace of one's own: made by a child that goes there.
 fn far_listener(port: u16) -> io::Result<OwnedFd> {
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [near, far] = pair.map(OwnedFd::from);
+    let [near, far] = pair.map(std_fd);
     // SAFETY: the child does nothing that another thread's lock could be needed for, but for the allocator's.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -236,6 +236,7 @@ fn make_image(root: &Path) -> Result<()> {
     std::fs::copy(policy, root.join("etc/socksdirect/policy"))?;
     rootfs::add(root, &product::sd(), "usr/bin/sd")?;
     rootfs::add(root, &product::libsd(), "usr/lib/socksdirect/libsd.so")?;
+    rootfs::add(root, &product::freestanding(), "usr/lib/socksdirect/libsd-freestanding.so")?;
     for program in PROGRAMS {
         let Some(path) = lab::locate(program) else { fail!("{program} is not installed") };
         rootfs::add(root, &path.canonicalize()?, &format!("usr/bin/{program}"))?;

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What must be in it, with the mode.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     ("-rwxr-xr-x", "./usr/bin/sd"),
     ("-rwxr-xr-x", "./usr/bin/sd-bench"),
     ("-rw-r--r--", "./usr/lib/socksdirect/libsd.so"),
+    ("-rw-r--r--", "./usr/lib/socksdirect/libsd-freestanding.so"),
     ("-rw-r--r--", "./usr/lib/systemd/system/socksdirect.socket"),
     ("-rw-r--r--", "./usr/lib/systemd/system/socksdirect.service"),
     ("-rw-r--r--", "./usr/lib/systemd/system/sd-run@.service"),

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Lies that `run` knows.
-const LIES: &str = "closed, free, closed-and-full, finished, unfinished";
+const LIES: &str = "closed, free, closed-and-full, finished, unfinished, asking";
 
 /// Long enough for the other side to fall asleep; that it did is what gives these lies their sting, not what is tested.
 const A_WHILE: Duration = Duration::from_millis(100);
@@ -41,6 +41,12 @@ pub(crate) fn run(port: u16, lie: &str) -> io::Result<()> {
             stream.shutdown(Shutdown::Write)?;
             own.flags.fetch_and(!FLAG_FIN, Ordering::AcqRel);
             own.set_state(generation, SlotState::Closed);
+        }
+        // A new connection at the slot that the server still uses, for a listener of a number that there is not: nobody can ever accept it.
+        "asking" => {
+            own.listener.store(77, Ordering::Relaxed);
+            map.names(0).listener_gen.store(9, Ordering::Relaxed);
+            own.set_state(generation + 1, SlotState::Syn);
         }
         _ => return Err(io::Error::other(format!("lies are: {LIES}"))),
     }

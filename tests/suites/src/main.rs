@@ -12,6 +12,7 @@ mod compare;
 mod cpython;
 mod curl;
 mod each;
+mod go;
 mod lanes;
 mod network;
 mod python;
@@ -133,7 +134,7 @@ fn run(options: &Options) -> Result<()> {
 
 fn items() -> impl Iterator<Item = Item> {
     let here = cpython::items().chain(redis::items()).chain(each::items()).chain(stress::items());
-    here.chain(curl::items()).chain(python::items()).chain(between::items())
+    here.chain(curl::items()).chain(python::items()).chain(go::items()).chain(between::items())
 }
 
 impl Item {

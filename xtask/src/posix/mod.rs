@@ -6,28 +6,34 @@
 //! shown, and tolerated up to a limit, but never with `--repeat`. Builds nothing: `target/release` must hold `sd`,
 //! `sd-posix` and `libsd.so`. Starts a monitor of its own with a private socket, and ends it by its pid.
 
+mod aarch64;
 mod between;
 mod difference;
+mod musl;
+mod suite;
 
 use between::Between;
 use difference::excerpt;
 use harness::again::{LOOKS, Tally};
 use harness::cable::Faults;
 use harness::monitor::{Monitor, from_the_first_byte};
+use harness::report::Count;
 use harness::scratch::Scratch;
+use harness::ss::Snapshot;
 use harness::{Result, fail, product};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
+use suite::Suite;
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--between] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --aarch64] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,7 +46,14 @@ const SLOWEST: usize = 12;
 
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
-    let place = Place::find()?;
+    let mut place = Place::find()?;
+    if let Some(built) = options.build_suite() {
+        let Some(suite) = built? else {
+            println!("{}", Count { passed: 0, failed: 0, skipped: 1 }.line());
+            return Ok(());
+        };
+        place.suite = suite;
+    }
     let subjects = list_subjects(&place, &options.only)?;
     if options.list {
         subjects.iter().for_each(|subject| println!("{} ({})", subject.name, subject.kind()));
@@ -61,12 +74,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     };
     let tally = run_all(&place, &options, &subjects, &known);
     if let Some(mut monitor) = monitor {
-        if options.pump.is_some() && harness::ss::snapshot(&place.sd, &place.socket)?.twins == 0 {
-            fail!("nothing went through the pump");
-        }
-        if options.promote && harness::ss::snapshot(&place.sd, &place.socket)?.promotions == 0 {
-            fail!("nothing was promoted");
-        }
+        options.check(&harness::ss::snapshot(&place.sd, &place.socket)?)?;
         if let Some(status) = monitor.process().status() {
             println!("the monitor ended early: {status}");
         }
@@ -138,6 +146,10 @@ struct Options {
     earned: bool,
     /// Server and client are on two hosts, with an engine each.
     between: bool,
+    /// The subjects are a program of musl's.
+    musl: bool,
+    /// They are one for that processor.
+    aarch64: bool,
     /// Of a million packets between these so many are lost.
     lost_ppm: u32,
 }
@@ -157,6 +169,31 @@ impl Options {
         arguments
     }
 
+    /// The subjects' program where it is not the one that `cargo xtask build` makes; nothing where it cannot be built.
+    fn build_suite(&self) -> Option<Result<Option<Suite>>> {
+        match (self.musl, self.aarch64) {
+            (true, _) => Some(musl::build()),
+            (_, true) => Some(aarch64::build()),
+            _ => None,
+        }
+    }
+
+    /// What the monitor has counted shows that the subjects went the way that is on trial. Without an error all would pass where the library
+    /// for another libc or processor is not loaded.
+    fn check(&self, seen: &Snapshot) -> Result<()> {
+        // A few chosen ones of the usual program may make no connection.
+        let wants_shm = self.only.is_empty() || self.musl || self.aarch64;
+        let lacks = [
+            (wants_shm && !self.promote && !self.earned && seen.routes_shm == 0, "was on shared memory"),
+            (self.pump.is_some() && seen.twins == 0, "went through the pump"),
+            (self.promote && seen.promotions == 0, "was promoted"),
+        ];
+        match lacks.iter().find(|(is_lacking, _)| *is_lacking) {
+            Some((_, what)) => fail!("nothing {what}"),
+            None => Ok(()),
+        }
+    }
+
     /// Subjects that may differ.
     fn known(&self) -> Result<BTreeMap<String, String>> {
         let mut known = known_differences("known-differences.txt")?;
@@ -164,6 +201,8 @@ impl Options {
             (self.demote, "demote-failures.txt"),
             (self.promote, "promote-failures.txt"),
             (self.between, "between-failures.txt"),
+            (self.musl, "musl-failures.txt"),
+            (self.aarch64, "aarch64-failures.txt"),
         ];
         for (_, list) in lists.iter().filter(|(is_read, _)| *is_read) {
             known.extend(known_differences(list)?);
@@ -186,6 +225,8 @@ impl Options {
             seed: UNIX_EPOCH.elapsed()?.as_nanos() as u64 & 0xffff_ffff,
             earned: false,
             between: false,
+            musl: false,
+            aarch64: false,
             lost_ppm: 0,
         };
         let mut words = args.iter();
@@ -207,6 +248,11 @@ impl Options {
                     options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
+                "--musl" | "--aarch64" => {
+                    options.musl = word == "--musl";
+                    options.aarch64 = !options.musl;
+                    options.modes = vec![Mode::Both];
+                }
                 "--lost-ppm" => options.lost_ppm = value()?.parse()?,
                 "--seed" => options.seed = value()?.parse()?,
                 "--list" => options.list = true,
@@ -224,7 +270,7 @@ impl Options {
 /// Where things are.
 struct Place {
     sd: PathBuf,
-    suite: PathBuf,
+    suite: Suite,
     socket: PathBuf,
     scratch: Scratch,
     between: Option<Between>,
@@ -236,7 +282,7 @@ impl Place {
         let socket = scratch.path().join("monitor.sock");
         Ok(Place {
             sd: product::sd(),
-            suite: product::target().join("release/sd-posix"),
+            suite: Suite::of(product::target().join("release/sd-posix")),
             socket,
             scratch,
             between: None,
@@ -261,8 +307,8 @@ impl Subject {
 }
 
 fn list_subjects(place: &Place, only: &str) -> Result<Vec<Subject>> {
-    let output = Command::new(&place.suite).args(["list", "--kinds"]).output();
-    let output = output.map_err(|error| format!("{}: {error}", place.suite.display()))?;
+    let mut list = place.suite.plain();
+    let output = list.args(["list", "--kinds"]).output().map_err(|error| format!("{list:?}: {error}"))?;
     let text = String::from_utf8(output.stdout)?;
     let words = text.lines().filter_map(|line| line.split_once(' '));
     let chosen = words.filter(|(name, _)| only.split(',').any(|only| name.contains(only)));
@@ -410,37 +456,8 @@ fn transcript(place: &Place, subject: &Subject, mode: Mode) -> String {
     text
 }
 
-fn command(place: &Place, subject: &Subject, mode: Mode) -> Result<Command> {
-    let mut command = match mode {
-        Mode::Both if place.between.is_none() => {
-            let mut command = Command::new(&place.sd);
-            command.args(["run", "--"]).arg(&place.suite);
-            command
-        }
-        _ => Command::new(&place.suite),
-    };
-    command.args(["run", &subject.name]).process_group(0).stdin(Stdio::null());
-    for name in ["LD_PRELOAD", "SD_MONITOR", "SD_POSIX_SERVER_PREFIX", "SD_POSIX_CLIENT_PREFIX"] {
-        command.env_remove(name);
-    }
-    // Subjects wait for memory to be given back.
-    command.env("SD_IDLE_SECONDS", "1");
-    if let Some(between) = &place.between {
-        between.adapt(place, &mut command, mode)?;
-        return Ok(command);
-    }
-    let prefix = format!("{} run --", place.sd.display());
-    match mode {
-        Mode::Kernel => &mut command,
-        Mode::Both => command.env("SD_MONITOR", &place.socket),
-        Mode::Server => command.env("SD_MONITOR", &place.socket).env("SD_POSIX_SERVER_PREFIX", prefix),
-        Mode::Client => command.env("SD_MONITOR", &place.socket).env("SD_POSIX_CLIENT_PREFIX", prefix),
-    };
-    Ok(command)
-}
-
 fn run_once(place: &Place, subject: &Subject, mode: Mode, files: &[PathBuf; 2]) -> Result<String> {
-    let mut command = command(place, subject, mode)?;
+    let mut command = place.suite.command(place, subject, mode)?;
     command.stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
     let mut child = command.spawn()?;
     let deadline = Instant::now() + TIMEOUT;

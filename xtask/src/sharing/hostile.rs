@@ -24,7 +24,7 @@ pub(super) fn run(lab: &mut Lab, vandals: u64, seed: u64, kind: &str) -> Result<
     let chat = |count: &str| start(lab, Side::Sd, &["chat", &port, count]);
     chat("200")?.wait(Duration::from_secs(30))?.ok()?;
     await_idle(&server)?;
-    let before = procfs::fd_count(server.pid());
+    let before = procfs::fd_targets(server.pid());
     let mut all = Writes::default();
     for i in 0..vandals {
         let honest = chat("3000")?;
@@ -43,7 +43,7 @@ pub(super) fn run(lab: &mut Lab, vandals: u64, seed: u64, kind: &str) -> Result<
         lab.snapshot()
             .map_err(|error| format!("after vandal {seed} the monitor does not answer: {error}"))?;
     }
-    await_fds(&server, before)?;
+    await_fds(&server, &before)?;
     await_idle(&server)?;
     server.terminate(Duration::from_secs(5))?;
     let Writes { any, segments, attacks } = all;
@@ -106,11 +106,11 @@ fn attack(lab: &Lab, port: &str, (seed, kind): (u64, &str), strangers: [u32; 3])
 }
 
 /// What the hostile connections used is given back.
-pub(super) fn await_fds(server: &Proc, before: usize) -> Result<()> {
+pub(super) fn await_fds(server: &Proc, before: &[String]) -> Result<()> {
     retry(Duration::from_secs(10), || {
-        if procfs::fd_count(server.pid()) > before {
-            let now = procfs::fd_targets(server.pid()).join(" ");
-            fail!("the server had {before} descriptors and has now: {now}");
+        let now = procfs::fd_targets(server.pid());
+        if now.len() > before.len() {
+            fail!("the server has {} and had {}", now.join(" "), before.join(" "));
         }
         Ok(())
     })

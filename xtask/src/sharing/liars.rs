@@ -8,7 +8,7 @@ use harness::{Result, fail, procfs, retry};
 use std::time::Duration;
 
 /// Lies for both servers: for one that sleeps in epoll_wait, and one that sleeps in read.
-const LIES: [&str; 4] = ["closed", "free", "finished", "unfinished"];
+const LIES: [&str; 5] = ["closed", "free", "finished", "unfinished", "asking"];
 /// Only the first can be made to wait for room.
 const PLAYS: [(&str, &[&str]); 3] = [("echo", &LIES), ("echo", &["closed-and-full"]), ("sink", &LIES)];
 
@@ -48,7 +48,7 @@ pub(super) fn eaten_wake_ups(lab: &mut Lab) -> Result<String> {
 /// One server, one liar: all that its connection used is given back, and a thread that slept in read(2) has returned.
 fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
     let (serving, port) = served(start(lab, Side::Sd, &[server])?)?;
-    let mut before = 0;
+    let mut before = Vec::new();
     for round in 1..=3 {
         let said = start(lab, Side::Sd, &["liar", &port, lie])?.wait(Duration::from_secs(30))?;
         if !said.stderr.is_empty() {
@@ -60,10 +60,10 @@ fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
         if round == 1 {
             // A process keeps some of what its first connection needed.
             await_idle(&serving)?;
-            before = procfs::fd_count(serving.pid());
+            before = procfs::fd_targets(serving.pid());
         }
     }
-    await_fds(&serving, before)?;
+    await_fds(&serving, &before)?;
     await_idle(&serving)?;
     serving.terminate(TIMEOUT)?;
     Ok(())

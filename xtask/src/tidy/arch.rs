@@ -5,7 +5,8 @@ use super::{Findings, source};
 use std::path::PathBuf;
 
 /// Crates that are linked into libsd.so.
-const LIBRARY: [&str; 6] = ["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-preload"];
+const LIBRARY: [&str; 7] =
+    ["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-attach", "sd-socket", "sd-preload"];
 const PLACE: &str = "crates/sd-sys/src/arch/";
 const ONLY_THERE: [&str; 4] = ["asm!", "thread_local", "core::arch::", "@GOTTPOFF"];
 

@@ -10,6 +10,7 @@ mod callers;
 mod circles;
 mod coverage;
 mod deps;
+mod freestanding;
 mod hooks;
 mod layout;
 mod places;
@@ -36,6 +37,7 @@ pub(crate) fn run() -> Result<()> {
     }
     findings.extend(deps::check(&files)?);
     findings.extend(hooks::check()?);
+    findings.extend(freestanding::check()?);
     findings.extend(coverage::check(&files)?);
     findings.extend(points::check(&files));
     findings.extend(promises::check(&files));

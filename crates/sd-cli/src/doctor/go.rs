@@ -11,7 +11,7 @@ pub(super) fn led(root: &str, maps: &[u8]) -> Option<Check> {
         true => Check::warn(
             name,
             "those of Go do not come to the library, so its sockets are the kernel's",
-            "build it with cgo (CGO_ENABLED=1), by Go 1.19 or later; code must be allowed to change before it runs (MemoryDenyWriteExecute, SELinux)",
+            "build it by Go 1.19 or later; code must be allowed to change before it runs (MemoryDenyWriteExecute, SELinux)",
         ),
     })
 }

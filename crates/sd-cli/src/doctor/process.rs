@@ -50,7 +50,7 @@ pub(super) fn checks(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
 fn preloaded(root: &str, maps: &[u8]) -> Check {
     let name = "library";
     let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
-    if has(b"/libsd.so") {
+    if library::is_mapped(maps) {
         return Check::ok(name, "it is loaded");
     }
     let named = look::variable(root, b"LD_PRELOAD=").unwrap_or_default();
@@ -60,12 +60,9 @@ fn preloaded(root: &str, maps: &[u8]) -> Check {
         let advice = "none: such programs are left alone";
         return Check::warn(name, "its exec gave it rights (set-user-id or file capabilities)", advice);
     }
-    if has(b"/ld-musl") {
-        let advice = "use an image whose C library is glibc";
-        return Check::fail(name, "it is not loaded: the program uses musl, the library needs glibc", advice);
-    }
     if !has(b"/ld-linux") && !has(b"/ld-") {
-        let advice = "none: a program without a dynamic linker loads no library";
+        let advice = "a Go program is served when it is started under sd run, by Go 1.19 or later, where ptrace(2) is allowed; \
+                      other static programs are not";
         return Check::fail(name, "it is not loaded: the program is linked statically", advice);
     }
     match ours {

@@ -105,7 +105,7 @@ fn serve(client: &OwnedFd, manner: &Manner) {
         }
         Manner::Tells(document) => {
             let fd = sd_sys::mem::memfd_sealed(c"status", document.len()).unwrap();
-            let mut file = std::fs::File::from(OwnedFd::from(fd));
+            let mut file = std::fs::File::from(sd_monitor::std_fd(fd));
             file.write_all(document.as_bytes()).unwrap();
             let answer = Reply::Status.encode(&mut buf);
             let _ = sd_sys::msg::send_with_fds(client.as_raw_fd(), answer, &[file.as_raw_fd()], 0);

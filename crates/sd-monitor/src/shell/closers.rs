@@ -20,7 +20,7 @@
 //! That a task is ever done.
 
 use super::connection::{Incoming, Message, Question};
-use super::descriptors::{self, Owned, Unfit};
+use super::descriptors::{self, Owned, Unfit, std_fd};
 use super::helpers::Start;
 use sd_sys::ringer::Ringer;
 use std::collections::{BTreeMap, VecDeque};
@@ -271,7 +271,7 @@ impl Closers {
     pub(crate) fn new() -> io::Result<Closers> {
         let bell = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         let bell = bell.map_err(|error| io::Error::from_raw_os_error(error.0))?;
-        let bell = OwnedFd::from(bell);
+        let bell = std_fd(bell);
         let (state, work, waiting) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
         let (sender, results) = channel();
         let shared = Arc::new(Shared { state, work, waiting, bell, results: sender });

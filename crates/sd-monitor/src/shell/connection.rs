@@ -1,7 +1,7 @@
 //! A control connection: who is at its other end, and messages that never block.
 
 use super::closers::NOT_EXAMINED;
-use super::descriptors::{Owned, Unfit};
+use super::descriptors::{Owned, Unfit, std_fd};
 use crate::core::ClientId;
 use crate::core::members::ProcessId;
 use crate::core::offers::Facts;
@@ -161,7 +161,7 @@ impl Connection {
         // A child, or a kernel before 6.5. The number could be another's by now only if the process has ended,
         // and then the connection's end says so too.
         let fd = sd_sys::fd::pidfd_open(self.pid as i32).ok()?;
-        Some(OwnedFd::from(fd))
+        Some(std_fd(fd))
     }
 
     /// The next message, if any.
@@ -242,7 +242,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Incoming {
         Err(_) => return Incoming::End,
     };
     let mut fds = Vec::new();
-    got.fds.hand_over(|fd| fds.push(OwnedFd::from(fd)));
+    got.fds.hand_over(|fd| fds.push(std_fd(fd)));
     // Zero: of a pid namespace that is not below ours.
     let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
     // An empty message looks like the end, but for what it may bring.

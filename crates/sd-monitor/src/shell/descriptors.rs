@@ -12,7 +12,7 @@ use nix::sys::socket::SockaddrStorage;
 use sd_proto::{Ip, OFFER_MAX_MS};
 use sd_sys::origins::Origins;
 use std::io::Read;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// `asm-generic/socket.h`.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -23,6 +23,12 @@ pub(crate) struct Unfit;
 
 /// Device and inode number: the same for every descriptor of one segment.
 pub(crate) type Identity = (u64, u64);
+
+/// What the standard library owns from now on.
+pub fn std_fd(fd: sd_sys::fd::Owned) -> OwnedFd {
+    // SAFETY: the descriptor is nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd.into_raw()) }
+}
 
 /// Checks for a memfd of exactly `len` bytes with these seals.
 pub(crate) fn check_segment(fd: BorrowedFd<'_>, len: usize, seals: i32) -> Result<Identity, Unfit> {
@@ -237,7 +243,7 @@ mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
     fn owned(fd: sd_sys::fd::Owned) -> OwnedFd {
-        OwnedFd::from(fd)
+        std_fd(fd)
     }
 
     #[test]

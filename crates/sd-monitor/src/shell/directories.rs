@@ -2,6 +2,7 @@
 //!
 //! It says what the monitor would answer, so it is of use only where that does not depend on who asks.
 
+use super::descriptors::std_fd;
 use super::soon::Soon;
 use crate::core::Core;
 use sd_shm::directory::{Listing, Writer};
@@ -28,7 +29,7 @@ impl Directories {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let (fd, writer) = Writer::create().ok()?;
-                let fd = OwnedFd::from(fd);
+                let fd = std_fd(fd);
                 let directory = place.insert(Directory { writer, fd });
                 directory.publish(core, netns);
                 directory

@@ -19,6 +19,7 @@
 
 use super::connection::Connection;
 use super::descriptors;
+use super::descriptors::std_fd;
 use super::sender::Sender;
 use super::server::Server;
 use crate::core::members::ProcessId;
@@ -129,7 +130,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         }
         let pair = sd_sys::msg::pair_with_credentials().map_err(|_| ErrorCode::Exhausted)?;
-        let [monitors, helpers] = pair.map(OwnedFd::from);
+        let [monitors, helpers] = pair.map(std_fd);
         let helper = self.core.members.helper_of(process);
         self.helpers.started(helper, user);
         let connection = Connection::of_child(monitors, helper, user).map_err(|_| ErrorCode::Exhausted);

@@ -5,7 +5,7 @@
 //! touches nothing, and must lie on the kernel's own file system of memfds, which nobody can mount;
 //! only then is that very file opened.
 
-use super::descriptors::Identity;
+use super::descriptors::{Identity, std_fd};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::OsStr;
@@ -59,7 +59,7 @@ impl Processes {
             return None;
         }
         let probe = sd_sys::mem::memfd_sealed(c"sd-probe", 0).ok()?;
-        let probe = OwnedFd::from(probe);
+        let probe = std_fd(probe);
         let (device, _) = identity(&probe)?;
         Some(Processes { device })
     }
@@ -188,7 +188,7 @@ mod tests {
         let Some(processes) = Processes::new() else { return };
         let (fd, _) = sd_shm::slab::Slab::create(1).unwrap();
         let number = fd.raw();
-        let slab = OwnedFd::from(fd);
+        let slab = std_fd(fd);
         let null = File::open("/dev/null").unwrap();
         let mut found = Vec::new();
         processes.look_at(std::process::id(), |_| true, &mut found);
@@ -205,7 +205,7 @@ mod tests {
     fn clients_of_other_monitors_are_passed_over() {
         let Some(processes) = Processes::new() else { return };
         let (fd, _) = sd_shm::slab::Slab::create(1).unwrap();
-        let slab = OwnedFd::from(fd);
+        let slab = std_fd(fd);
         // Behind any number that another test may have.
         let channel = sd_sys::mem::memfd_sealed(c"sd-channel", 0).unwrap();
         let others: Vec<File> = (0..700).map_while(|_| File::open("/dev/null").ok()).collect();

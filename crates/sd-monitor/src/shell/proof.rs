@@ -13,7 +13,7 @@
 //! Nothing is remembered from one request to the next. A namespace that the monitor may not enter cannot be asked: then
 //! only processes of the listening process's own user are led there, and everybody where that process is root's.
 
-use super::descriptors::{Owned, Unfit};
+use super::descriptors::{Owned, Unfit, std_fd};
 use super::server::Server;
 use crate::core::listeners::Listener;
 use crate::core::offers::Facts;
@@ -21,7 +21,7 @@ use sd_proto::ErrorCode;
 use sd_sys::netlink::{Found, Listed, Netlink};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 
 /// A descriptor of a socket's network namespace (sockios.h).
 const SIOCGSKNS: libc::Ioctl = 0x894c;
@@ -175,7 +175,7 @@ fn cookies(sockets: &Netlink, port: u16) -> Option<HashSet<u64>> {
 /// Cookie of the monitor's own network namespace.
 pub(super) fn own_netns() -> Option<u64> {
     let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
-    let fd = OwnedFd::from(fd);
+    let fd = std_fd(fd);
     super::descriptors::netns_of_tcp(fd.as_fd()).ok()
 }
 
@@ -229,7 +229,7 @@ mod tests {
         let Ok(fd) = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP) else {
             return;
         };
-        let socket = TcpListener::from(OwnedFd::from(fd));
+        let socket = TcpListener::from(std_fd(fd));
         // SAFETY: no pointers. Without an address it is bound to any, and a free port.
         assert_eq!(unsafe { libc::listen(socket.as_raw_fd(), 4) }, 0);
         let owned = super::super::descriptors::check_listener(socket.as_fd()).unwrap();

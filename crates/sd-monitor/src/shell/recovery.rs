@@ -4,7 +4,7 @@
 //! stays silent, its process may have died while there was no monitor, or just have nothing to do.
 
 use super::connection::UNKNOWN;
-use super::descriptors::has_ended;
+use super::descriptors::{has_ended, std_fd};
 use super::family::Family;
 use super::poller::Token;
 use super::segments::Segment;
@@ -210,7 +210,7 @@ fn open_witness(pid: u32) -> Witness {
     let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0) else { return Witness::Unknown };
     match sd_sys::fd::pidfd_open(pid) {
         Ok(fd) => {
-            let pidfd = OwnedFd::from(fd);
+            let pidfd = std_fd(fd);
             if has_ended(pidfd.as_fd()) { Witness::Dead } else { Witness::Alive(pidfd) }
         }
         Err(Errno::ESRCH) => Witness::Dead,

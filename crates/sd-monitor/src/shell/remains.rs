@@ -25,6 +25,7 @@
 //! made is left alone.
 
 use super::connection::Connection;
+use super::descriptors::std_fd;
 use super::family::Family;
 use super::helpers::Start;
 use super::poller::Token;
@@ -217,7 +218,7 @@ impl Server {
     fn start_emptier(&mut self, users: Users) -> Option<u64> {
         let program = self.helpers.program()?.clone();
         let pair = sd_sys::msg::pair_with_credentials().ok()?;
-        let [socket, theirs] = pair.map(OwnedFd::from);
+        let [socket, theirs] = pair.map(std_fd);
         let number = self.remains.last_emptier + 1;
         self.poller.watch(&socket, Token::Emptied(number)).ok()?;
         self.remains.last_emptier = number;

@@ -13,6 +13,7 @@
 use super::by_kernel::ByKernel;
 use super::family::Family;
 use super::origin::Origin;
+use super::parked::Parked;
 use super::proof::Proof;
 use super::segments::Segment;
 use super::server::Server;
@@ -26,7 +27,7 @@ use sd_shm::slab::{End, State};
 use sd_sys::futex::{Scope, wake};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why somebody else should have the connections.
@@ -42,22 +43,14 @@ pub(crate) enum Why {
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// Nobody accepts at present, but somebody has the listener open: in one of these slabs.
-    orphans: HashMap<ChannelKey, Vec<ClientId>>,
+    pub(super) orphans: HashMap<ChannelKey, Vec<ClientId>>,
     /// The connecting side is dead: what is needed to hand its connections on.
-    parked: HashMap<ChannelKey, Parked>,
+    pub(super) parked: HashMap<ChannelKey, Parked>,
     /// Nobody who listens there had time when it was complained.
     pub(super) starving: BTreeSet<ChannelKey>,
     /// Network namespaces and ports at which some process accepts that can take no channel.
     pub(super) by_kernel: ByKernel,
     turn: usize,
-}
-
-struct Parked {
-    public: File,
-    eventfd: OwnedFd,
-    netns: u64,
-    pid: u32,
-    uid: u32,
 }
 
 /// A connection that waits, as its client says.
@@ -189,6 +182,13 @@ impl Server {
         if abandoned && !self.waiting.orphans.contains_key(&key) {
             self.side_died(key, Side::B);
         }
+    }
+
+    /// Whether some process has a listener open for what waits now on a channel that had nobody who accepts.
+    pub(super) fn is_orphaned(&self, key: ChannelKey) -> bool {
+        let Some(slabs) = self.waiting.orphans.get(&key) else { return false };
+        let open = self.open_listeners(slabs);
+        self.waiting_on(key).iter().any(|request| !open.at(request.ip, request.port).is_empty())
     }
 
     pub(super) fn waiting_on(&self, key: ChannelKey) -> Vec<Request> {
@@ -364,68 +364,6 @@ impl Server {
         open
     }
 
-    /// The last process of a side is gone. Whether the channel stays, as connections wait on it.
-    pub(crate) fn stays_without(&mut self, key: ChannelKey, left: &[Side], family: ClientId) -> bool {
-        match left {
-            [Side::B] => self.waiting.orphans.contains_key(&key),
-            [Side::A] if !self.pumps.is_near(key) && self.has_waiting(key) => {
-                let Some(record) = self.families.get(&family) else { return false };
-                let public = record.public.as_ref().and_then(|file| file.try_clone().ok());
-                let eventfd = record.eventfd.as_ref().and_then(|fd| fd.try_clone().ok());
-                let (Some(public), Some(eventfd)) = (public, eventfd) else { return false };
-                let parked =
-                    Parked { public, eventfd, netns: record.netns, pid: record.pid, uid: record.uid };
-                self.waiting.parked.insert(key, parked);
-                self.look_again(key);
-                let stays = self.has_waiting(key);
-                if !stays {
-                    self.waiting.parked.remove(&key);
-                }
-                stays
-            }
-            _ => false,
-        }
-    }
-
-    /// A client that has ended may have asked for what is nowhere, or have told nobody: what it asked of listeners that
-    /// there are is announced once more, the rest is for siblings or refused.
-    fn look_again(&mut self, key: ChannelKey) {
-        if let Some(map) = self.segments.get(&key).and_then(Segment::map) {
-            let events = map.events_for(Side::B, 0);
-            self.waiting_on(key).iter().for_each(|request| events.post(request.slot));
-        }
-        let founder = self.core.channels.founder(key).and_then(|client| self.families.get(&client));
-        founder.into_iter().for_each(Family::wake);
-        self.rescue(key, Why::Gone);
-    }
-
-    /// A client has no use for a channel any more.
-    pub(crate) fn leave(&mut self, client: ClientId, id: u64) -> Result<Reply, ErrorCode> {
-        let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;
-        let segment = self.segments.get(&key).ok_or(ErrorCode::Protocol)?;
-        let is_parked = self.waiting.parked.contains_key(&key);
-        let header = || segment.map().map(|map| map.header());
-        let is_dead =
-            || header().is_some_and(|it| it.dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0));
-        let is_over = is_parked || is_dead();
-        if !is_over {
-            return Err(ErrorCode::Protocol);
-        }
-        if is_parked {
-            self.look_again(key);
-        }
-        if self.has_waiting(key) {
-            return Err(ErrorCode::Protocol);
-        }
-        // Of a parked one the asking side is gone, and nothing waits any more: it is over for all. The leaver's children, and others
-        // on its side, may still read what they have accepted, so they are asked before it is emptied (`remains`).
-        let is_over_for_all = is_parked && self.segments.contains_key(&key);
-        if is_over_for_all || !self.core.channels.leave(key, client).is_empty() {
-            self.end_channel(key);
-        }
-        Ok(Reply::Ok)
-    }
-
     /// A client complains that nobody accepts its connections.
     pub(crate) fn stuck(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
         let sides = [Side::A, Side::B].into_iter();
@@ -453,7 +391,7 @@ fn address(words: &[AtomicU64; 2]) -> Ip {
 }
 
 /// Tells A that nobody listens, unless somebody has accepted meanwhile.
-fn refuse(segment: &Segment, request: &Request) {
+pub(super) fn refuse(segment: &Segment, request: &Request) {
     let Some(map) = segment.map() else { return };
     let [a, b] = &map.slot(request.slot).side;
     let old = b.state.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! Mapped memory of clients: slabs and channels, and how to look through them without touching
 //! pages that were never used (which would make them exist).
 
-use super::descriptors::{Identity, Unfit, check_segment};
+use super::descriptors::{Identity, Unfit, check_segment, std_fd};
 use sd_ring::{Next, RingMem, RxCursor, TxCursor};
 use sd_shm::channel::{
     GEOMETRY, Header, Mapping, SEGMENT_LEN, SLOTS, SLOTS_OFFSET, Side, Slot, SlotSide, SlotState,
@@ -171,7 +171,7 @@ impl Segment {
     /// A new one.
     pub(crate) fn create(id: u64, pid_a: u32, pid_b: u32) -> Option<Segment> {
         let fd = Mapping::create_file(id, pid_a, pid_b).ok()?;
-        let file = File::from(OwnedFd::from(fd));
+        let file = File::from(std_fd(fd));
         let identity = sd_sys::fd::identity(file.as_raw_fd()).unwrap_or_default();
         Some(Segment { map: OnceCell::new(), file, identity, id })
     }
@@ -297,7 +297,7 @@ mod tests {
 
     fn slab() -> (Slab, usize) {
         let (fd, made) = slab::Slab::create(1).unwrap();
-        let file = File::from(OwnedFd::from(fd));
+        let file = File::from(std_fd(fd));
         Slab::check(file.as_fd()).unwrap();
         (Slab::new(file).unwrap(), made.base() as usize)
     }

@@ -9,6 +9,7 @@
 //! moment that it has the channel.
 
 use super::connection::UNKNOWN;
+use super::descriptors::std_fd;
 use super::family::Family;
 use super::reaper::{Unread, Woken};
 use super::segments::Segment;
@@ -17,7 +18,7 @@ use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_shm::channel::{SEGMENT_LEN, Side};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -130,7 +131,7 @@ impl Server {
         }
         let len = usize::try_from(len).ok().filter(|len| (1..=sd_shm::slab::LEN).contains(len));
         let made = sd_sys::mem::memfd_sealed(c"sd-memory", len.ok_or(ErrorCode::Protocol)?);
-        let file = OwnedFd::from(made.map_err(|_| ErrorCode::Exhausted)?);
+        let file = std_fd(made.map_err(|_| ErrorCode::Exhausted)?);
         if user != sd_sys::fd::geteuid() {
             // To fchown(2) this number means that nothing changes.
             let user = Some(user).filter(|user| *user != UNKNOWN).ok_or(ErrorCode::Protocol)?;

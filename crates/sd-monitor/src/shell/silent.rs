@@ -13,7 +13,7 @@
 //! What is not clear is left alone: see `core::holdings`. A silent process that sleeps in epoll has
 //! seen the end of its control connection and registers by itself; its eventfd is not needed.
 
-use super::descriptors::{Identity, has_ended};
+use super::descriptors::{Identity, has_ended, std_fd};
 use super::family::Family;
 use super::processes::{Found, Kind, Processes};
 use super::segments::{Segment, Slab};
@@ -26,7 +26,7 @@ use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_shm::channel::{MAGIC, Side};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
@@ -185,7 +185,7 @@ impl Server {
         }
         let slab_identity = scene.holdings.slab_of(pid)?;
         let fd = sd_sys::fd::pidfd_open(i32::try_from(pid).ok()?).ok()?;
-        let pidfd = OwnedFd::from(fd);
+        let pidfd = std_fd(fd);
         // The number is still that process's, as it still has its slab.
         let slab = scene.open_slab(pid, slab_identity)?;
         let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();

@@ -4,8 +4,8 @@
 //! look; that it has not ended afterwards says that the number was its own all the while. Then /proc is read, which for a
 //! moment keeps the process's memory: if the process ends just then, it is the monitor that has to give all of it back.
 
-use super::descriptors::{check_pidfd, has_ended, pid_of_pidfd};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use super::descriptors::{check_pidfd, has_ended, pid_of_pidfd, std_fd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// `struct pidfd_info` of `linux/pidfd.h`, in its first form.
 #[repr(C)]
@@ -60,7 +60,7 @@ impl Standing {
     /// That of whoever has this number now.
     pub(crate) fn of_number(pid: u32) -> Option<Standing> {
         let pidfd = sd_sys::fd::pidfd_open(i32::try_from(pid).ok().filter(|pid| *pid != 0)?).ok()?;
-        let pidfd = OwnedFd::from(pidfd);
+        let pidfd = std_fd(pidfd);
         Standing::of(pidfd.as_fd()).map(|(_, standing)| standing)
     }
 
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_kernel_says_who_a_process_is() {
         let pid = std::process::id();
-        let pidfd = OwnedFd::from(sd_sys::fd::pidfd_open(pid as i32).unwrap());
+        let pidfd = std_fd(sd_sys::fd::pidfd_open(pid as i32).unwrap());
         let (found, own) = Standing::of(pidfd.as_fd()).unwrap();
         assert_eq!(found, pid);
         assert_eq!(own.parent, nix::unistd::getppid().as_raw() as u32);

@@ -6,6 +6,7 @@
 mod ends;
 mod roads;
 
+use super::descriptors::std_fd;
 use super::family::Family;
 use super::files::comm;
 use super::looks::What;
@@ -26,7 +27,6 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -456,7 +456,7 @@ fn address(ip: Ip, port: u16, is_v4: bool) -> String {
 
 fn memfd(text: &[u8]) -> Option<File> {
     let fd = sd_sys::mem::memfd_sealed(c"sd-status", text.len()).ok()?;
-    let file = File::from(OwnedFd::from(fd));
+    let file = File::from(std_fd(fd));
     // Not through the position, which the reader shares.
     file.write_all_at(text, 0).ok()?;
     Some(file)

@@ -14,9 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-pub(crate) fn own(fd: sd_sys::fd::Owned) -> OwnedFd {
-    OwnedFd::from(fd)
-}
+pub(crate) use sd_monitor::std_fd as own;
 
 /// A control connection, registered or not.
 pub(crate) struct Control {

@@ -1,11 +1,13 @@
 //! Reading a `posix_spawn_file_actions_t`, which has no public reader.
 //!
-//! glibc's layout has been the same since 2.2. Before anything is believed of a list, one that was made here with
+//! glibc's layout has been the same since 2.2, musl's since 1.1. Before anything is believed of a list, one that was made here with
 //! known actions is looked at; with another layout nothing is read, and the real posix_spawn(3) is called.
 
+use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
 use libc::{mode_t, posix_spawn_file_actions_t};
+use sd_sys::libcs;
 
 /// A file action; paths belong to the list that it was read from.
 pub(crate) enum Step {
@@ -73,6 +75,35 @@ impl Action {
     }
 }
 
+/// musl's `struct fdop`: the last that was added comes first.
+#[repr(C)]
+struct Linked {
+    next: *const Linked,
+    previous: *const Linked,
+    kind: c_int,
+    fd: c_int,
+    from: c_int,
+    flags: c_int,
+    mode: mode_t,
+    /// A C string, from here on.
+    path: [c_char; 0],
+}
+
+impl Linked {
+    /// `None` when it is of a kind that musl did not have.
+    fn step(&self) -> Option<Step> {
+        let path = self.path.as_ptr();
+        Some(match self.kind {
+            1 => Step::Close { fd: self.fd },
+            2 => Step::Duplicate { from: self.from, to: self.fd },
+            3 => Step::Open { fd: self.fd, path, flags: self.flags, mode: self.mode },
+            4 => Step::ChangeDirectory { path },
+            5 => Step::ChangeToFd { fd: self.fd },
+            _ => return None,
+        })
+    }
+}
+
 /// The steps of a list; `None` when it cannot be read.
 ///
 /// # Safety
@@ -91,10 +122,20 @@ pub(crate) unsafe fn read(given: *const posix_spawn_file_actions_t) -> Option<Ve
 /// # Safety
 /// `given` is an initialised list of the known layout.
 unsafe fn steps(given: *const posix_spawn_file_actions_t) -> Option<Vec<Step>> {
-    // SAFETY: by contract; a list has `used` actions.
+    // SAFETY: by contract; a list of glibc's has `used` actions, one of musl's as many as are linked.
     unsafe {
         let list = &*(given as *const List);
-        (0..usize::try_from(list.used).ok()?).map(|at| (*list.first.add(at)).step()).collect()
+        if !libcs::is_musl() {
+            return (0..usize::try_from(list.used).ok()?).map(|at| (*list.first.add(at)).step()).collect();
+        }
+        let mut steps = Vec::new();
+        let mut at = list.first.cast::<Linked>();
+        while let Some(action) = at.as_ref() {
+            steps.push(action.step()?);
+            at = action.next;
+        }
+        steps.reverse();
+        Some(steps)
     }
 }
 
@@ -104,11 +145,11 @@ pub(crate) fn duplicated(steps: &[Step]) -> Vec<c_int> {
     steps.iter().filter_map(source).collect()
 }
 
-/// Whether glibc lays actions out as it always did.
+/// Whether libc lays actions out as it always did.
 fn layout_is_known() -> bool {
     let mut list = MaybeUninit::<posix_spawn_file_actions_t>::zeroed();
     let list = list.as_mut_ptr();
-    // SAFETY: the list is initialised by libc, and destroyed. A zeroed one reads as empty. While it has as many
+    // SAFETY: the list is initialised by libc, and destroyed. A zeroed one reads as empty. While glibc's has as many
     // actions as were added, its array is as long in any layout that has the numbers in these places.
     unsafe {
         if libc::posix_spawn_file_actions_init(list) != 0 {
@@ -117,7 +158,7 @@ fn layout_is_known() -> bool {
         let added = libc::posix_spawn_file_actions_addclose(list, 71) == 0
             && libc::posix_spawn_file_actions_adddup2(list, 72, 73) == 0
             && libc::posix_spawn_file_actions_addopen(list, 74, c"/".as_ptr(), 75, 0o76) == 0;
-        let counted = added && (*(list as *const List)).used == 3;
+        let counted = added && (libcs::is_musl() || (*(list as *const List)).used == 3);
         let known = counted
             && matches!(
                 steps(list).as_deref(),

@@ -1,7 +1,8 @@
 //! Limits with which the library's own needs must not interfere: RLIMIT_AS (see `sd_sys::space`) and RLIMIT_NOFILE (see
 //! `sd_sys::numbers`).
 
-use core::ffi::{c_int, c_long, c_uint};
+use crate::table::real;
+use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit};
 use sd_socket::{Outcome, calls};
 use sd_sys::{numbers, space, user};
@@ -16,8 +17,7 @@ pub(crate) unsafe fn prlimit(
     new: *const rlimit,
     old: *mut rlimit,
 ) -> Outcome<c_int> {
-    // SAFETY: no arguments.
-    if crate::start::is_passive() || pid != 0 && pid != unsafe { libc::getpid() } {
+    if crate::start::is_passive() || pid != 0 && pid != sd_sys::fd::getpid() {
         return Outcome::Kernel;
     }
     if !new.is_null() && !calls::may_work() {
@@ -66,16 +66,16 @@ pub(crate) fn getdtablesize() -> c_int {
     sd_sys::fd::nofile_limit().min(c_int::MAX as u64) as c_int
 }
 
-unsafe extern "C" {
-    /// glibc's own name for sysconf: allocators ask before anything can be looked up.
-    fn __sysconf(name: c_int) -> c_long;
-}
-
 /// sysconf(3).
 pub(crate) fn sysconf(name: c_int) -> isize {
     if name == libc::_SC_OPEN_MAX && numbers::are_limited() {
         return numbers::soft() as isize;
     }
+    #[cfg(not(sd_freestanding))]
+    if let Some(ask) = crate::start::libc_names().sysconf {
+        // SAFETY: no pointers.
+        return unsafe { ask(name) as isize };
+    }
     // SAFETY: no pointers.
-    unsafe { __sysconf(name) as isize }
+    unsafe { real::sysconf(name) }
 }

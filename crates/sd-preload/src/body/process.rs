@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{pid_t, termios, winsize};
 use sd_socket::{Outcome, calls};
-use sd_sys::Errno;
+use sd_sys::{Errno, libcs};
 
 /// Forks by `real`, whose fork handlers (see `start`) prepare `sd_socket`; the parent then says which child it has.
 pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
@@ -63,21 +63,15 @@ extern "C" fn fork_instead() -> pid_t {
     unsafe { hook::fork() }
 }
 
-/// daemon(3) as glibc has it: fork, new session, then the root directory and /dev/null unless declined.
+/// daemon(3): fork, new session, then the root directory and /dev/null unless declined. musl forks again, so that the daemon leads no
+/// session.
 ///
 /// # Safety
 /// libc's contract.
 pub(crate) unsafe fn daemon(no_chdir: c_int, no_close: c_int) -> Outcome<c_int> {
-    // SAFETY: libc's contract of fork: the child may go on as the program.
-    match unsafe { hook::fork() } {
-        -1 => return Outcome::Done(-1),
-        0 => {}
-        // SAFETY: no arguments that matter.
-        _ => unsafe { libc::_exit(0) },
-    }
-    // SAFETY: no pointers but a literal.
+    // SAFETY: libc's contract of fork: the child may go on as the program. No pointers but a literal.
     unsafe {
-        if libc::setsid() == -1 {
+        if !goes_on_as_child() || libc::setsid() == -1 || libcs::is_musl() && !goes_on_as_child() {
             return Outcome::Done(-1);
         }
         if no_chdir == 0 {
@@ -85,6 +79,21 @@ pub(crate) unsafe fn daemon(no_chdir: c_int, no_close: c_int) -> Outcome<c_int> 
         }
     }
     if no_close == 0 { redirect_to_null() } else { Outcome::Done(0) }
+}
+
+/// The parent ends. False, with errno set: there is no child.
+///
+/// # Safety
+/// As for fork(2).
+unsafe fn goes_on_as_child() -> bool {
+    // SAFETY: by contract; no arguments that matter.
+    unsafe {
+        let child = hook::fork();
+        if child > 0 {
+            libc::_exit(0);
+        }
+        child == 0
+    }
 }
 
 fn redirect_to_null() -> Outcome<c_int> {

@@ -168,8 +168,7 @@ unsafe fn forks(nr: c_long, args: Args) -> Outcome<isize> {
 /// kcmp(2) of two files of this process.
 fn is_own_files(first_pid: usize, second_pid: usize, kind: usize) -> bool {
     const KCMP_FILE: c_int = 0;
-    // SAFETY: no arguments.
-    let own = unsafe { libc::getpid() };
+    let own = sd_sys::fd::getpid();
     kind as c_int == KCMP_FILE && [first_pid, second_pid].iter().all(|pid| *pid as c_int == own)
 }
 

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use libc::{SCM_RIGHTS, SOL_SOCKET, cmsghdr, mmsghdr, msghdr, ssize_t};
 use sd_socket::calls;
+use sd_sys::libcs::length;
 
 /// A pidfd of the sender (SO_PASSPIDFD); one number.
 const SCM_PIDFD: c_int = 4;
@@ -15,7 +16,7 @@ const SCM_PIDFD: c_int = 4;
 pub(crate) unsafe fn message(msg: *mut msghdr, len: ssize_t, flags: c_int) -> ssize_t {
     // SAFETY: by contract.
     unsafe {
-        if len >= 0 && (*msg).msg_controllen >= size_of::<cmsghdr>() {
+        if len >= 0 && length((*msg).msg_controllen) >= size_of::<cmsghdr>() {
             renumber(msg, flags & libc::MSG_PEEK != 0);
         }
     }
@@ -86,5 +87,5 @@ unsafe fn truncate(msg: *mut msghdr, head: *mut cmsghdr, given: usize) {
 #[inline(always)]
 pub(crate) fn has_control(msg: *const msghdr) -> bool {
     // SAFETY: it can be read; what cannot is left to the kernel's EFAULT.
-    sd_sys::user::seems_readable(msg, size_of::<msghdr>()) && unsafe { (*msg).msg_controllen } != 0
+    sd_sys::user::seems_readable(msg, size_of::<msghdr>()) && unsafe { length((*msg).msg_controllen) } != 0
 }

@@ -4,6 +4,7 @@ use super::file_actions::Step;
 use super::spawn::{Attributes, Program, start};
 use crate::edge::last_errno;
 use crate::table::{hook, real};
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};

@@ -1,5 +1,5 @@
 //! posix_spawn(3): glibc starts the program by a clone that no hook of ours sees. When the program is to have
-//! a socket of ours it is started here instead, by fork and exec, after glibc's `spawni.c`.
+//! a socket of ours, or has no libc and so needs the library to be brought into it, it is started here instead, by fork and exec, after glibc's `spawni.c`.
 
 use super::exec;
 use super::file_actions::{self, Step};
@@ -22,6 +22,12 @@ pub(crate) struct Program {
     pub(crate) environment: Argv,
     /// Looked for in PATH.
     pub(crate) is_searched: bool,
+}
+
+impl Program {
+    fn looked_for(&self) -> exec::Program {
+        if self.is_searched { exec::Program::Searched { file: self.path } } else { exec::at(self.path) }
+    }
 }
 
 /// What happens before that, beside the file actions.
@@ -104,7 +110,10 @@ pub(crate) unsafe fn posix_spawn(
 ) -> Outcome<c_int> {
     // SAFETY: libc's contract.
     let Some(steps) = (unsafe { file_actions::read(actions) }) else { return Outcome::Kernel };
-    if !calls::spawn_passes_sockets(&file_actions::duplicated(&steps)) {
+    // SAFETY: libc's contract.
+    let is_ours = calls::spawn_passes_sockets(&file_actions::duplicated(&steps))
+        || unsafe { calls::spawn_accompanies(program.looked_for(), program.environment) };
+    if !is_ours {
         // SAFETY: libc's contract.
         return unsafe { by_libc(pid, program, &steps, actions, attributes) };
     }
@@ -142,16 +151,12 @@ unsafe fn by_libc(
         return Outcome::Kernel;
     }
     let Program { path, argv, environment, is_searched } = program;
-    let (start, looked_for) = match is_searched {
-        true => {
-            (real::posix_spawnp as unsafe fn(_, _, _, _, _, _) -> _, exec::Program::Searched { file: path })
-        }
-        false => (real::posix_spawn as _, exec::at(path)),
-    };
+    let start: unsafe fn(_, _, _, _, _, _) -> _ =
+        if is_searched { real::posix_spawnp } else { real::posix_spawn };
     let mut room = exec::Variables::new();
     // SAFETY: libc's contract.
     unsafe {
-        let environment = calls::spawn_environment(looked_for, environment, &mut room);
+        let environment = calls::spawn_environment(program.looked_for(), environment, &mut room);
         Outcome::Done(start(pid, path, actions, attributes, argv, environment))
     }
 }

@@ -2,13 +2,14 @@
 //! and dprintf.
 
 use crate::edge::fail;
-use crate::file_layout::FILENO_OFFSET;
+use crate::file_layout;
+use crate::next;
 use crate::table::{VaList, hook};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 use libc::{FILE, off64_t, size_t, ssize_t};
 use sd_socket::{Outcome, calls};
-use sd_sys::Errno;
+use sd_sys::{Errno, libcs};
 
 /// glibc's cookie_io_functions_t.
 #[repr(C)]
@@ -25,12 +26,6 @@ unsafe extern "C" {
     static mut stderr: *mut FILE;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> *mut FILE;
     fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: VaList) -> c_int;
-    fn __vasprintf_chk(
-        text: *mut *mut c_char,
-        flag: c_int,
-        format: *const c_char,
-        arguments: VaList,
-    ) -> c_int;
 }
 
 /// fdopen(3). The checks are glibc's, in its order; the access mode of a socket always fits.
@@ -61,14 +56,18 @@ pub(crate) unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE
     if !file.is_null() {
         // SAFETY: the field of a fresh FILE that no other thread knows; a cookie FILE uses it for nothing
         // but fileno(3).
-        unsafe { file.byte_add(FILENO_OFFSET).cast::<c_int>().write(fd) };
+        unsafe { file.byte_add(file_layout::fileno_offset()).cast::<c_int>().write(fd) };
     }
     Outcome::Done(file)
 }
 
 /// At the start of a program that exec has given sockets of ours: the standard streams go through our hooks too,
-/// where their numbers are ours. Nobody has used the streams yet.
+/// where their numbers are ours. Nobody has used the streams yet. musl's variables are constants: a program of its, whose standard streams
+/// would be ours, is executed without the library (`sd_socket`, `exec::target`).
 pub(crate) fn adopt_standard_streams() {
+    if libcs::is_musl() {
+        return;
+    }
     let streams = [
         (&raw mut stdin, c"r", libc::_IOFBF),
         (&raw mut stdout, c"w", libc::_IOFBF),
@@ -149,10 +148,16 @@ pub(crate) unsafe fn vdprintf_chk(
     format: *const c_char,
     arguments: VaList,
 ) -> Outcome<c_int> {
+    type Checked = unsafe extern "C" fn(*mut *mut c_char, c_int, *const c_char, VaList) -> c_int;
+    let Some(address) = next::find(c"__vasprintf_chk").filter(|address| !address.is_null()) else {
+        // SAFETY: libc's contract.
+        return unsafe { vdprintf(fd, format, arguments) };
+    };
     let mut text = null_mut();
-    // SAFETY: libc's contract; vasprintf allocates the text.
+    // SAFETY: libc's contract, and the function of that name, which allocates the text.
     unsafe {
-        let len = __vasprintf_chk(&mut text, flag, format, arguments);
+        let vasprintf: Checked = core::mem::transmute(address);
+        let len = vasprintf(&mut text, flag, format, arguments);
         print(fd, text, len)
     }
 }

@@ -1,17 +1,23 @@
 //! What the system calls come to that `patch` has led here.
 
+use super::threads;
 use crate::body::{clone, raw};
 use crate::{edge, table};
-use core::ffi::{c_long, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
-use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS, STACK_LEN, Top};
-use sd_sys::{mem, syscall, thread};
+use core::ffi::c_long;
+use sd_attach::sites::Kind;
+use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS};
 
-sd_sys::site_entry!(entry, answer: answer, begin: begin, passes: PASSES);
+sd_sys::site_entry!(entry, answer: answer, begin: threads::begin, passes: PASSES);
 
-/// Where the islands jump to.
-pub(super) fn address() -> usize {
-    entry as *const () as usize
+/// What an island reads: where it jumps to, or the block of a thread that has none.
+pub(super) fn address(kind: Kind) -> usize {
+    match kind {
+        #[cfg(sd_freestanding)]
+        Kind::Clone => &raw const sd_sys::freestanding::BLANK as usize,
+        #[cfg(sd_freestanding)]
+        Kind::Exit => threads::exit_address(),
+        _ => entry as *const () as usize,
+    }
 }
 
 /// System calls that no hook is for, and that programs make often, or that must be made by the caller itself: these are not
@@ -119,50 +125,4 @@ unsafe fn forks(number: c_long, args: [usize; 6]) -> isize {
     // SAFETY: the program's contract.
     unsafe { clone::without_lending(number, args, |number, args| clone::by_number(number, args)) }
         .map_or(CALLER_MAKES_IT, |pid| raw::or_errno(pid as isize))
-}
-
-/// Ends stacks with their threads.
-static KEY: AtomicU32 = AtomicU32::new(0);
-
-/// In the constructor: whether threads can have stacks.
-pub(super) fn is_ready() -> bool {
-    let mut key = 0;
-    // SAFETY: `end` is a function of this library, which is never unloaded.
-    let made = unsafe { libc::pthread_key_create(&mut key, Some(end)) } == 0;
-    KEY.store(key, Ordering::Relaxed);
-    made
-}
-
-/// What lies below the end of a stack is nobody's.
-const GUARD_LEN: usize = 4096;
-
-/// A thread has a new stack, and runs on it: notes it.
-///
-/// # Safety
-/// `entry`'s: `top` is at the end of a mapping of `STACK_LEN`.
-unsafe extern "C" fn begin(top: *mut Top) {
-    thread::set_stack(top.cast());
-    edge::keeping_errno(|| {
-        // SAFETY: the lowest page, of which nothing is used; and a key that was made in the constructor.
-        unsafe {
-            syscall!(libc::SYS_mprotect, start(top.cast()), GUARD_LEN, libc::PROT_NONE);
-            libc::pthread_setspecific(KEY.load(Ordering::Relaxed), top.cast());
-        }
-    });
-}
-
-/// Where the mapping begins.
-fn start(top: *mut u8) -> *mut u8 {
-    top.wrapping_add(size_of::<Top>()).wrapping_sub(STACK_LEN)
-}
-
-/// At the end of a thread, on its own stack: frees the other one. Should Go be called once more, by another such function, it gets
-/// a new one.
-///
-/// # Safety
-/// libc's contract: what `begin` has noted.
-unsafe extern "C" fn end(top: *mut c_void) {
-    thread::set_stack(core::ptr::null_mut());
-    // SAFETY: the thread's own mapping, on which it is not now, since no call is under way at the end of a thread.
-    unsafe { mem::unmap(start(top.cast()), STACK_LEN) };
 }

@@ -10,9 +10,18 @@
 //!          jmp text                   behind what was replaced
 //! ```
 //!
+//! That by which a program makes its threads stays where it is; behind it the thread forgets whose block it has inherited:
+//!
+//! ```text
+//! island   mov $56,%eax; syscall
+//!          test %eax,%eax; jne back
+//!          mov block(%rip),%rcx; wrgsbase %rcx      of a thread that has none
+//! back:    jmp text
+//! ```
+//!
 //! Nothing here is unsafe. Tested by `tests/sites.rs`, which runs some.
 
-use super::find::Kind;
+use sd_attach::sites::Kind;
 
 /// Of one site, at most.
 pub(super) const ISLAND_LEN: usize = 64;
@@ -37,26 +46,34 @@ pub(super) fn build(
     let mut code = Code { place, len: 0 };
     let replaced = kind.replaced();
     let instruction_at = kind.instruction_at();
+    // `entry` stands at the island's end.
+    let address_at = ISLAND_LEN - size_of::<usize>();
     match kind {
+        Kind::Clone => {
+            code.put(replaced)?;
+            code.put(&[0x85, 0xc0, 0x75, 12])?;
+            code.put(&[0x48, 0x8b, 0x0d])?;
+            code.put_distance(address_at)?;
+            code.put(&[0xf3, 0x48, 0x0f, 0xae, 0xd9])?;
+            code.put(&jump(island + code.len, at + replaced.len())?)?;
+            return code.end(address_at, entry);
+        }
+        Kind::Exit => code.put(replaced.get(..instruction_at)?)?,
         Kind::Number(number) => {
             code.put(&[0xb8])?;
             code.put(&number.to_le_bytes())?;
         }
         Kind::Any | Kind::Vfork => code.put(replaced.get(..instruction_at)?)?,
     }
-    // lea 6(%rip),%rcx; jmp *N(%rip): the address of `entry` stands at the island's end.
+    // lea 6(%rip),%rcx; jmp *N(%rip)
     const FAR_JUMP_LEN: u32 = 6;
     code.put(&[0x48, 0x8d, 0x0d])?;
     code.put(&FAR_JUMP_LEN.to_le_bytes())?;
-    let address_at = ISLAND_LEN - size_of::<usize>();
     code.put(&[0xff, 0x25])?;
-    let distance = address_at.checked_sub(code.len + 4)?;
-    code.put(&(distance as u32).to_le_bytes())?;
+    code.put_distance(address_at)?;
     code.put(replaced.get(instruction_at..)?)?;
     code.put(&jump(island + code.len, at + replaced.len())?)?;
-    (code.len <= address_at).then_some(())?;
-    code.len = address_at;
-    code.put(&entry.to_le_bytes())
+    code.end(address_at, entry)
 }
 
 struct Code<'a> {
@@ -69,5 +86,18 @@ impl Code<'_> {
         self.place.get_mut(self.len..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
         self.len += bytes.len();
         Some(())
+    }
+
+    /// How far it is from behind this to a place of the island.
+    fn put_distance(&mut self, to: usize) -> Option<()> {
+        let distance = to.checked_sub(self.len + 4)?;
+        self.put(&(distance as u32).to_le_bytes())
+    }
+
+    /// The word that the code reads, at its place.
+    fn end(&mut self, at: usize, word: usize) -> Option<()> {
+        (self.len <= at).then_some(())?;
+        self.len = at;
+        self.put(&word.to_le_bytes())
     }
 }

@@ -1,4 +1,4 @@
-//! Programs that make system calls by an instruction of their own: Go programs that libc is linked into (cgo).
+//! Programs that make system calls by an instruction of their own: Go programs, with libc (cgo) or without.
 //!
 //! ```text
 //! program --syscall--> kernel                        as it was built
@@ -8,26 +8,48 @@
 //!
 //! Go's standard library calls libc for names and users only; for sockets, files and epoll it has one `syscall` instruction
 //! (`internal/runtime/syscall.Syscall6`), and its runtime has a few for itself. The constructor, which runs before the runtime does, looks for
-//! those that a socket could pass through (`find`), and puts a jump to a piece of code of ours (`island`) in their place (`patch`): all of them, or none.
+//! those that a socket could pass through (`sd_attach::sites`), and puts a jump to a piece of code of ours (`island`) in their place (`patch`): all of them, or none.
 //! What comes out of them is answered as libc's `syscall` is, on a stack of the thread's own (`enter`), since a goroutine's has no room.
+//!
+//! Where libc makes the threads, each has words of libc's, and so of ours (`threads_of_libc`); else the runtime's two instructions for threads are led, too
+//! (`threads_of_runtime`).
 //!
 //! Guarantees: a program that is not Go's, or whose runtime looks otherwise, is not touched, nor is it read beyond its table of
 //! symbols in the first case; no call of the program's is left on the caller's stack; errno is kept.
-//! Not here: programs without libc (static ones, and others that Go's own linker has made without cgo): nothing loads this library into them,
-//! or their threads have no thread-local words of libc's ([ADR 108](../../../../docs/adr/0108-dynamic-go.md)).
-//! Tested by `tests/sites.rs`, and the scenarios `go-*` of `tests/apps`.
+//! Not here: programs that Go's own linker has made for a dynamic linker without cgo: their threads have no words of libc's.
+//! Tested by `tests/sites.rs`, and the scenarios `go-*` and `own-calls` of `tests/apps` (ADR [108](../../../../docs/adr/0108-dynamic-go.md), [113](../../../../docs/adr/0113-programs-without-libc.md)).
 
 mod enter;
-mod find;
 mod island;
 mod patch;
 mod program;
+#[cfg_attr(sd_freestanding, path = "threads_of_runtime.rs")]
+#[cfg_attr(not(sd_freestanding), path = "threads_of_libc.rs")]
+mod threads;
+
+use sd_attach::sites::{Threads, sites};
 
 /// In the constructor: leads the program's own system calls to the library, if it is a program for that.
+#[cfg(not(sd_freestanding))]
 pub(crate) fn lead() {
     let Some(program) = program::go() else { return };
-    let Some(sites) = find::sites(program.bytes()) else { return };
-    if enter::is_ready() {
-        patch::lead(&program, &sites, enter::address());
+    let Some(sites) = sites(program.bytes(), Threads::OfLibc) else { return };
+    if threads::is_ready() {
+        patch::lead(&program, &sites, enter::address);
     }
 }
+
+/// Before the program's first instruction: the same, and whether it was done.
+///
+/// # Safety
+/// What the kernel has left on the stack of this program.
+#[cfg(sd_freestanding)]
+pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
+    // SAFETY: by contract.
+    let Some(program) = (unsafe { program::go(start) }) else { return false };
+    let found = sites(program.bytes(), Threads::OfRuntime);
+    found.is_some_and(|sites| patch::lead(&program, &sites, enter::address))
+}
+
+#[cfg(sd_freestanding)]
+pub(crate) use threads::begin_first;

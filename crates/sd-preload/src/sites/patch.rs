@@ -4,9 +4,9 @@
 //! executable first, so that where a policy (SELinux, MemoryDenyWriteExecute of systemd) refuses either, nothing has happened.
 //! One thread exists, in the constructor, and it executes none of these bytes.
 
-use super::find::{SITES_MAX, Sites};
 use super::island::{self, ISLAND_LEN, JUMP_LEN};
 use super::program::{Part, Program};
+use sd_attach::sites::{Kind, SITES_MAX, Sites};
 use sd_sys::{check, syscall};
 
 const PAGE: usize = 4096;
@@ -19,32 +19,33 @@ const ABOVE: usize = 64 << 20;
 /// As many on each side.
 const TRIES: usize = 256;
 
-/// Leads all sites to `entry`; or none, where that cannot be.
-pub(super) fn lead(program: &Program, sites: &Sites, entry: usize) {
-    let Some(islands) = room(program.range()) else { return };
+/// Leads all sites to the entry of their kind; or none, where that cannot be.
+pub(super) fn lead(program: &Program, sites: &Sites, entry: impl Fn(Kind) -> usize) -> bool {
+    let Some(islands) = room(program.range()) else { return false };
     let mut page = [0xccu8; PAGE];
     let mut jumps = [None; SITES_MAX];
     let places = page.as_chunks_mut::<ISLAND_LEN>().0.iter_mut().zip(&mut jumps).enumerate();
     for (site, (n, (place, jump))) in sites.iter().zip(places) {
         *jump = program.texts().nth(site.text).and_then(|part| {
             let (at, island) = (part.start + site.at, islands + n * ISLAND_LEN);
-            island::build(place, island, at, site.kind, entry)?;
+            island::build(place, island, at, site.kind, entry(site.kind))?;
             Some(Jump { at, bytes: island::jump(at, island)?, part })
         });
         if jump.is_none() {
-            return give_back(islands);
+            give_back(islands);
+            return false;
         }
     }
-    if fill(islands, &page).is_none() {
-        return give_back(islands);
-    }
     let all = || jumps.iter().flatten();
-    if !all().all(|jump| jump.open()) {
-        all().for_each(Jump::close);
-        return give_back(islands);
+    let is_open = fill(islands, &page).is_some() && all().all(|jump| jump.open());
+    if is_open {
+        all().for_each(Jump::write);
     }
-    all().for_each(Jump::write);
     all().for_each(Jump::close);
+    if !is_open {
+        give_back(islands);
+    }
+    is_open
 }
 
 /// A jump that is to stand in the text.

@@ -1,29 +1,37 @@
 //! The main program, as the dynamic linker has loaded it: is it a Go program with libc, and where is its text?
 
-use crate::next;
-use core::ffi::{CStr, c_int, c_void};
-use libc::{Elf64_Phdr, dl_phdr_info, size_t};
+use core::ffi::c_int;
+use libc::Elf64_Phdr;
+#[cfg(not(sd_freestanding))]
+use {
+    crate::next,
+    core::ffi::{CStr, c_void},
+    libc::{dl_phdr_info, size_t},
+};
 
 /// `runtime/cgo` has this function, and shows it to libraries. It is there exactly where Go's threads are made by libc, and so have
 /// words of libc's: those of Go's own making have not.
+#[cfg(not(sd_freestanding))]
 const MARK: &CStr = c"crosscall2";
 
-/// A Go program with libc.
+/// A Go program: with libc, or static, as `libsd.so` or `libsd-freestanding.so` is for.
 pub(super) struct Program {
     base: usize,
     headers: &'static [Elf64_Phdr],
 }
 
 /// The main program, if it is one.
+#[cfg(not(sd_freestanding))]
 pub(super) fn go() -> Option<Program> {
     let mut main = Program { base: 0, headers: &[] };
     // SAFETY: `first` takes the pointer for what it is.
     unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut main).cast()) };
     // SAFETY: the headers are those of an object that the dynamic linker has loaded.
-    unsafe { next::defines(main.base, main.headers, MARK) }.then_some(main)
+    unsafe { next::function(main.base, main.headers, MARK) }.map(|_| main)
 }
 
 /// The first object is the main program; it stays for ever.
+#[cfg(not(sd_freestanding))]
 unsafe extern "C" fn first(info: *mut dl_phdr_info, _: size_t, main: *mut c_void) -> c_int {
     // SAFETY: the dynamic linker's record, and our own pointer.
     unsafe {
@@ -32,6 +40,37 @@ unsafe extern "C" fn first(info: *mut dl_phdr_info, _: size_t, main: *mut c_void
         *main.cast::<Program>() = Program { base: info.dlpi_addr as usize, headers };
     }
     1
+}
+
+/// The main program, if it is one that the kernel has loaded, with no dynamic linker: its linker leaves the note of a build's id
+/// under Go's name.
+///
+/// # Safety
+/// What the kernel has left on the stack of this program.
+#[cfg(sd_freestanding)]
+pub(super) unsafe fn go(start: &sd_sys::freestanding::Start) -> Option<Program> {
+    const NAME: &[u8; 4] = b"Go\0\0";
+    let (at, count) = (start.value(libc::AT_PHDR)?, start.value(libc::AT_PHNUM)?);
+    // SAFETY: by contract: the program's own headers.
+    let headers = unsafe { core::slice::from_raw_parts(at as *const Elf64_Phdr, count) };
+    let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR);
+    // Without one they are behind the file's header, where the file's first byte is loaded.
+    let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0);
+    let address = match (own, first) {
+        (Some(own), _) => own.p_vaddr as usize,
+        (None, Some(first)) => first.p_vaddr as usize + size_of::<libc::Elf64_Ehdr>(),
+        (None, None) => return None,
+    };
+    let main = Program { base: at.wrapping_sub(address), headers };
+    let is_go =
+        headers.iter().filter(|header| header.p_type == libc::PT_NOTE && header.p_memsz >= 16).any(|note| {
+            // SAFETY: a part of the program, of sixteen bytes at least: three words, and the name (elf(5)).
+            let [len, _, _, name] =
+                unsafe { ((main.base + note.p_vaddr as usize) as *const [[u8; 4]; 4]).read_unaligned() };
+            len == 4u32.to_ne_bytes() && name == *NAME
+        });
+    let is_static = headers.iter().all(|header| header.p_type != libc::PT_INTERP);
+    (is_go && is_static).then_some(main)
 }
 
 /// A part of the program.

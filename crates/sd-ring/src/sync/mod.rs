@@ -15,13 +15,17 @@
 //! | [`reclaim`] | a thread counts itself, finds records | another one takes a record out, looks who is counted |
 //! | [`roads`] | an end says which way its bytes go from here on | the other end looks, and reads what belongs to that |
 //! | [`caretaker`] | a thread says that it will be back | another one that sleeps leaves the work to it |
+//! | [`errand`] | a thread is at something | another one that wants it leaves it to that one |
+//! | [`gone`] | a thread hears that the other side is gone, marks what is bound | another one binds a slot, looks |
 //!
 //! Each has a loom model of its name in `tests/points`, which runs this code; `cargo xtask tidy` asks for it, and that each end
 //! in the program names the others. The ring's own points are [`crate::doorbell`] and [`crate::token`].
 
 pub mod cancel;
 pub mod caretaker;
+pub mod errand;
 pub mod events;
+pub mod gone;
 pub mod loose_sleepers;
 pub mod reclaim;
 pub mod roads;

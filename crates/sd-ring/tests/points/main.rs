@@ -8,7 +8,9 @@
 
 mod cancel;
 mod caretaker;
+mod errand;
 mod events;
+mod gone;
 mod leaving;
 mod loose_sleepers;
 mod reclaim;

@@ -9,12 +9,12 @@ use crate::socket::bell::ALL_BITS;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
 use crate::socket::life;
+use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{Side, SlotState};
 use sd_shm::promotion::PROMOTION;
 use sd_shm::slab::State;
-use std::collections::VecDeque;
 
 /// Slot and generation of every connection that waits on a channel.
 pub(crate) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {

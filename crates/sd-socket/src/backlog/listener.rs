@@ -5,12 +5,13 @@ use crate::link::channel::Channel;
 use crate::process::{LISTENER, PROCESS, Priv};
 use crate::socket::addr;
 use crate::socket::handle::Socket;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Ip, Request};
 use sd_shm::public::{LISTENERS, MPTCP};
 use sd_shm::slab::{End, Endpoint};
 use sd_sys::lock::Lock;
-use std::collections::VecDeque;
 
 /// A connection that waits for accept.
 #[derive(Clone, Copy)]

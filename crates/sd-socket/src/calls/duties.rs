@@ -15,7 +15,7 @@
 //! | channels whose other side is gone: free them | sleep; announced, as the last look may end some | there are some |
 //! | be the wake target of inherited connections | sleep on events | they are this process's alone |
 //! | ask for connections that wait at busy siblings | announced | the monitor or a client has said that there are some |
-//! | mail of the monitor | a wait begins, every 200 us; slept | there is some |
+//! | mail of the monitor | a wait begins, every 200 us; announced, while another thread talks with it; slept | there is some |
 //!
 //! Who sleeps on one connection does not register again: `sharing --only policy` then finds connections reset.
 
@@ -45,12 +45,13 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Sleeps, act: Act::Timed(crate::family::detach::pause) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
-    Duty { when: When::Sleeps, act: Act::Plain(leave::sweep) },
+    Duty { when: When::Sleeps, act: Act::Plain(|| leave::sweep(crate::epoll::take_in)) },
     Duty { when: When::SleepsOnEvents, act: Act::Plain(settle::settle) },
     Duty { when: When::Announced, act: Act::Timed(beside::ask_for_work) },
     Duty { when: When::Announced, act: Act::Timed(admission::pause) },
-    Duty { when: When::Announced, act: Act::Plain(leave::sweep) },
+    Duty { when: When::Announced, act: Act::Plain(|| leave::sweep(crate::epoll::take_in)) },
     Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },
+    Duty { when: When::Announced, act: Act::Timed(client::mail_pause) },
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },
 ];
 
@@ -63,5 +64,6 @@ pub(super) static IS_IDLE: fn() -> bool = || {
         || crate::process::detaching::is_asked()
         || crate::memory::rounds::are_new()
         || leave::is_due()
+        || client::has_mail()
         || beside::is_told())
 };

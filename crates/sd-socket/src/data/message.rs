@@ -9,6 +9,7 @@ use crate::socket::endpoint::{EndpointExt, INQ, STAMPS, STAMPS_NS};
 use crate::socket::errors;
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::Endpoint;
+use sd_sys::libcs::{length, next_control};
 use sd_sys::{Errno, user};
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
@@ -72,7 +73,7 @@ pub(super) unsafe fn recvmsg(
         return Outcome::Errno(Errno::EINVAL);
     }
     // SAFETY: as the caller says.
-    let pieces = match unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) } {
+    let pieces = match unsafe { Pieces::many((*msg).msg_iov, length((*msg).msg_iovlen)) } {
         Ok(pieces) => pieces,
         Err(errno) => return Outcome::Errno(errno),
     };
@@ -111,7 +112,7 @@ pub(super) unsafe fn recvmsg(
 /// `msg` is what recvmsg(2) wants.
 unsafe fn put_control(endpoint: &'static Endpoint, msg: *mut msghdr, got: usize) -> c_int {
     // SAFETY: as the caller says.
-    let room = unsafe { core::mem::replace(&mut (*msg).msg_controllen, 0) };
+    let room = length(unsafe { core::mem::replace(&mut (*msg).msg_controllen, 0) });
     if !endpoint.flag(STAMPS | STAMPS_NS | INQ) {
         return 0;
     }
@@ -189,7 +190,7 @@ pub(super) unsafe fn sendmsg(
         return Outcome::Errno(state.unwrap_or(errno));
     }
     // SAFETY: as the caller says.
-    let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
+    let result = unsafe { Pieces::many((*msg).msg_iov, length((*msg).msg_iovlen)) }.and_then(|pieces| {
         match flags & libc::MSG_OOB {
             _ if flags & libc::MSG_FASTOPEN != 0 => Err(Errno::EISCONN),
             _ if pieces.nowhere => Err(crate::data::nowhere::send_from_nowhere(endpoint, flags)),
@@ -215,16 +216,18 @@ unsafe fn check_outgoing(msg: &msghdr) -> Result<(), Errno> {
     }
     // SAFETY: the CMSG macros stay within msg_controllen.
     unsafe {
-        if msg.msg_controllen > i32::MAX as usize {
+        let room = length(msg.msg_controllen);
+        if room > i32::MAX as usize {
             return Err(Errno::ENOBUFS);
         }
-        if !user::seems_readable(msg.msg_control, msg.msg_controllen) {
+        if !user::seems_readable(msg.msg_control, room) {
             return Err(Errno::EFAULT);
         }
-        let mut at = if msg.msg_control.is_null() { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(msg) };
-        let end = msg.msg_control as usize + msg.msg_controllen;
+        let has_any = !msg.msg_control.is_null() && room >= size_of::<libc::cmsghdr>();
+        let mut at = if has_any { msg.msg_control.cast() } else { core::ptr::null_mut::<libc::cmsghdr>() };
+        let end = msg.msg_control as usize + room;
         while !at.is_null() {
-            let (len, level, kind) = ((*at).cmsg_len, (*at).cmsg_level, (*at).cmsg_type);
+            let (len, level, kind) = (length((*at).cmsg_len), (*at).cmsg_level, (*at).cmsg_type);
             if len < size_of::<libc::cmsghdr>() || at as usize + len > end {
                 return Err(Errno::EINVAL);
             }
@@ -232,7 +235,7 @@ unsafe fn check_outgoing(msg: &msghdr) -> Result<(), Errno> {
             if level == libc::SOL_SOCKET && !known.contains(&kind) {
                 return Err(Errno::EINVAL);
             }
-            at = libc::CMSG_NXTHDR(msg, at);
+            at = next_control(at, end);
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, msghdr};
 use sd_shm::slab::Endpoint;
 use sd_sys::Errno;
+use sd_sys::libcs::length;
 
 /// So many bytes were sent with these flags.
 #[inline]
@@ -54,7 +55,7 @@ pub(super) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<us
     };
     // SAFETY: as the caller says; at most `room` bytes are written.
     unsafe {
-        let room = core::mem::replace(&mut (*msg).msg_controllen, 0);
+        let room = length(core::mem::replace(&mut (*msg).msg_controllen, 0));
         (*msg).msg_namelen = 0;
         (*msg).msg_flags = libc::MSG_ERRQUEUE;
         if (*msg).msg_control.is_null() || room < HEADER {

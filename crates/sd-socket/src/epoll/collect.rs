@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::process::waker::OWN_EVENT;
+use alloc::vec::Vec;
 use libc::{EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, EPOLLRDNORM, epoll_event};
 use sd_sys::lock::Guard;
 

@@ -13,6 +13,7 @@
 use super::*;
 use crate::fd::hidden::Hidden;
 use crate::process::tid;
+use alloc::vec::Vec;
 
 const ENTRIES: usize = 1 << 16;
 const LEN: usize = core::mem::size_of::<Ledger>();

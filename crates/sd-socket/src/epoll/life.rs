@@ -3,6 +3,8 @@
 use super::*;
 use crate::fd::hidden::HiddenCell;
 use crate::process::waker::View;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use sd_sys::Errno;
 
 struct Records {

@@ -9,6 +9,7 @@
 //! reading and changing take the instance's lock one after the other.
 
 use super::Epoll;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_sys::fdinfo::{self, Listed, Registration};
 use sd_sys::lock::Lock;

@@ -39,12 +39,13 @@ use crate::fd::table::{self, Entry, Instance};
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::ready;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::lock::Lock;
-use std::collections::VecDeque;
 
 mod collect;
 mod control;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::wait::by_kernel;
+use alloc::vec::Vec;
 use watch::{Removed, with_list};
 
 /// Registrations of kernel sockets in an instance that are looked through for one.

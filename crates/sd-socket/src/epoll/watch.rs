@@ -4,6 +4,7 @@ use super::*;
 use crate::process::Priv;
 use crate::socket::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
 use crate::socket::handle::Socket;
+use alloc::vec::Vec;
 use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::doorbell;
 

@@ -14,6 +14,7 @@ use crate::socket::pin::Pinned;
 use crate::socket::road::{self, ACTIVE, CLOSED, KEPT, NEVER, RX_LEFT, TX_LEFT};
 use crate::socket::{beneath, broken, resend, way_back};
 use crate::wait::duties;
+use alloc::vec::Vec;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{HAS_COLD, Reason};

@@ -20,6 +20,7 @@ use crate::fd::table;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::socket::kernel_socket;
 use crate::socket::{life, resend, road};
+use alloc::vec::Vec;
 use copying::{Copied, Flow, copy};
 use core::sync::atomic::Ordering;
 pub(super) use gate::Gate;

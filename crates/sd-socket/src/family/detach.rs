@@ -18,6 +18,7 @@ use crate::process::{PROCESS, detaching, single_threaded};
 use crate::setup::{began, unregistered};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::road::{self, ACTIVE, INSIDE, NEVER, WATCHED};
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{SLOTS, Side, SlotState};
 use sd_shm::slab::{Endpoint, State};

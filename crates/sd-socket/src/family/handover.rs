@@ -27,6 +27,7 @@ use crate::process::{PROCESS, SlabRec};
 use crate::socket::addr::Name;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::life;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_proto::{Ip, Request};
 use sd_shm::channel::{Mapping, Side};

@@ -4,9 +4,11 @@ use crate::Outcome;
 use crate::data::calls::CMSG_COMPAT;
 use crate::fd::table;
 use crate::socket::endpoint::EndpointExt;
+use alloc::vec::Vec;
 use libc::{c_int, msghdr, ssize_t};
 use sd_shm::slab::State;
 use sd_sys::fd::Owned;
+use sd_sys::libcs::{length, next_control};
 use sd_sys::{Errno, user};
 
 /// More control data than the kernel takes of a message, whatever its limits are set to.
@@ -24,7 +26,7 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
         if !is_ours || !user::seems_readable(msg, size_of::<msghdr>()) || (*msg).msg_control.is_null() {
             return None;
         }
-        let len = (*msg).msg_controllen;
+        let len = length((*msg).msg_controllen);
         if len > CONTROL_MAX || !user::seems_readable((*msg).msg_control, len) {
             // The kernel's to refuse.
             return None;
@@ -33,9 +35,12 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
         core::ptr::copy_nonoverlapping((*msg).msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len);
         let mut copy = *msg;
         copy.msg_control = control.as_mut_ptr().cast();
+        (copy.msg_controllen, copy.msg_iovlen) = (len, length(copy.msg_iovlen));
+        let end = copy.msg_control as usize + len;
         let mut passed = Vec::new();
         let mut at = libc::CMSG_FIRSTHDR(&copy);
         while !at.is_null() {
+            (*at).cmsg_len = length((*at).cmsg_len);
             if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
                 let fds = libc::CMSG_DATA(at) as *mut c_int;
@@ -50,7 +55,7 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
                     }
                 }
             }
-            at = libc::CMSG_NXTHDR(&copy, at);
+            at = next_control(at, end);
         }
         if passed.is_empty() {
             return None;

@@ -27,6 +27,8 @@ use crate::process::{PROCESS, single_threaded};
 use crate::socket::addr::Name;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK};
 use crate::socket::{life, way_back};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{Endpoint, State};

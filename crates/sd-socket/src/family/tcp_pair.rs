@@ -137,7 +137,12 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    fn stream(fd: sd_sys::fd::Owned) -> TcpStream {
+        // SAFETY: the descriptor is nobody else's.
+        unsafe { TcpStream::from_raw_fd(fd.into_raw()) }
+    }
 
     /// A stranger's connection is first in the queue.
     #[test]
@@ -148,7 +153,7 @@ mod tests {
         let mut strangers: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut outer = TcpStream::connect(address).unwrap();
         let inner = accept_from(listener.as_raw_fd(), outer.as_raw_fd()).unwrap();
-        let mut inner = TcpStream::from(OwnedFd::from(inner));
+        let mut inner = stream(inner);
         outer.write_all(b"for inner").unwrap();
         let mut got = [0; 9];
         inner.read_exact(&mut got).unwrap();
@@ -161,7 +166,7 @@ mod tests {
     #[test]
     fn a_pair_is_connected_and_blocks() {
         let (outer, inner) = make().unwrap();
-        let [mut outer, mut inner] = [outer, inner].map(|end| TcpStream::from(OwnedFd::from(end)));
+        let [mut outer, mut inner] = [outer, inner].map(stream);
         assert_eq!(outer.local_addr().unwrap(), inner.peer_addr().unwrap());
         assert_eq!(outer.read_timeout().unwrap(), None);
         inner.write_all(b"x").unwrap();

@@ -5,6 +5,7 @@ use crate::fd::hidden::Hidden;
 use crate::link::outstanding::Asked;
 use crate::link::peer::Peer;
 use crate::monitor::client;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Reply, Request};
 use sd_shm::channel::{ADOPTERS, Side};

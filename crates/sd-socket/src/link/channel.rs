@@ -10,9 +10,10 @@ use crate::link::queued::Queued;
 use crate::link::slots::Slots;
 use crate::link::thread_wakers;
 use crate::link::wake_target::WakeTargets;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use sd_ring::sync::slot_state;
 use sd_ring::sync::thread_waker::target;
+use sd_ring::sync::{gone, slot_state};
 use sd_shm::channel::{Mapping, SLOTS, Side, SlotSide, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
 use sd_shm::link::Link;
@@ -45,9 +46,11 @@ pub(crate) struct Channel {
     /// Endpoints and waiting connections that use the record.
     uses: AtomicU32,
     /// The other side is gone for good: to be freed when nothing uses it any more.
-    doomed: AtomicBool,
+    doomed: AtomicU32,
     /// Its other side is gone, as the monitor says, though connections may wait there.
-    left_over: AtomicBool,
+    left_over: AtomicU32,
+    /// The monitor has not let it go, though nothing here used it.
+    refused: AtomicBool,
     /// Time-stamp of the last look whether the other process lives; MAX: it cannot be looked at.
     looked_at: AtomicU64,
     /// Came by fork: new connections and events belong to the parent.
@@ -106,8 +109,9 @@ impl Channel {
             thread_wakers: thread_wakers::Known::new(),
             segment_fd,
             uses: AtomicU32::new(0),
-            doomed: AtomicBool::new(false),
-            left_over: AtomicBool::new(false),
+            doomed: AtomicU32::new(0),
+            left_over: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
@@ -180,16 +184,31 @@ impl Channel {
     /// if we are an adopter, is gone.
     pub(super) fn is_leftover(&self) -> bool {
         let dead = &self.map.header().dead;
-        (self.left_over.load(Ordering::Acquire) || dead.iter().any(|side| side.load(Ordering::Acquire) != 0))
+        (gone::is_told(&self.left_over) || dead.iter().any(|side| side.load(Ordering::Acquire) != 0))
             && !self.inherited.load(Ordering::Relaxed)
     }
 
-    /// See the field.
+    /// See the field. The caller marks what is bound afterwards (SYNC POINT: gone, with `is_gone` in crates/sd-socket/src/link/channel.rs).
     pub(crate) fn left_over(&self) {
-        self.left_over.store(true, Ordering::Release);
-        if !self.is_used() {
+        gone::tell(&self.left_over, &self.uses);
+    }
+
+    /// The other side is gone for good.
+    pub(crate) fn doom(&self) {
+        gone::tell(&self.doomed, &self.uses);
+    }
+
+    /// What is left over goes when nothing uses it.
+    pub(crate) fn leave_if_unused(&self) {
+        if gone::is_told(&self.left_over) && !self.is_used() {
             crate::link::reclaim::leave_soon();
         }
+    }
+
+    /// Whether the other side was gone already when a slot was bound: asked by who has bound it.
+    pub(crate) fn is_gone(&self) -> bool {
+        // SYNC POINT: gone, with `left_over` in crates/sd-socket/src/link/channel.rs.
+        gone::is_told(&self.left_over) || gone::is_told(&self.doomed)
     }
 
     /// The other side is another user's.
@@ -201,7 +220,7 @@ impl Channel {
 
     /// No connection shall begin on it.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_leftover() || self.doomed.load(Ordering::Acquire)
+        self.is_leftover() || gone::is_told(&self.doomed)
     }
 
     /// Notes which endpoint uses a slot.
@@ -255,7 +274,7 @@ impl Channel {
 
     /// One more endpoint or waiting connection needs the record.
     pub(crate) fn used(&self) {
-        self.uses.fetch_add(1, Ordering::AcqRel);
+        gone::enter(&self.uses);
     }
 
     /// One fewer does.
@@ -263,26 +282,26 @@ impl Channel {
         if self.uses.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        if self.doomed.load(Ordering::Acquire) {
+        if gone::is_told(&self.doomed) {
             crate::link::reclaim::channels();
         } else if self.is_leftover() {
             crate::link::reclaim::leave_soon();
         }
     }
 
-    /// Nothing uses it, but the monitor still knows it as ours.
-    pub(super) fn is_idle_leftover(&self) -> bool {
-        self.uses.load(Ordering::Acquire) == 0 && !self.doomed.load(Ordering::Acquire) && self.is_leftover()
+    /// Notes it, see the field: whether it was so before.
+    pub(super) fn note_refused(&self) -> bool {
+        self.refused.swap(true, Ordering::Relaxed)
     }
 
-    /// The other side is gone for good.
-    pub(crate) fn doom(&self) {
-        self.doomed.store(true, Ordering::Release);
+    /// Nothing uses it, but the monitor still knows it as ours.
+    pub(super) fn is_idle_leftover(&self) -> bool {
+        self.uses.load(Ordering::Acquire) == 0 && !gone::is_told(&self.doomed) && self.is_leftover()
     }
 
     /// Nobody will need the record any more.
     pub(super) fn is_finished(&self) -> bool {
-        self.doomed.load(Ordering::Acquire) && self.uses.load(Ordering::Acquire) == 0
+        gone::is_told(&self.doomed) && self.uses.load(Ordering::Acquire) == 0
     }
 
     /// A slot for a new connection, side A only: number and generation. Its rings are empty and

@@ -16,6 +16,7 @@
 
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_shm::channel::{GEOMETRY, SLOTS};
 use sd_sys::lock::Lock;

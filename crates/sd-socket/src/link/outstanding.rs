@@ -8,11 +8,11 @@
 
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
+use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::Side;
 use sd_sys::lock::Lock;
-use std::collections::VecDeque;
 
 /// A connection that was requested, and when, by `sd_sys::time::ticks`.
 #[derive(Clone, Copy, PartialEq, Eq)]

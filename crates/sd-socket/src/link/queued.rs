@@ -1,5 +1,6 @@
 //! Which requests of a channel are in a backlog of this process: an event may be repeated, and a connection is queued once.
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_shm::channel::{SLOTS, Side};
 

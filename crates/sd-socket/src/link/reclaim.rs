@@ -14,8 +14,11 @@ use crate::link::channel::Channel;
 use crate::link::kept_rings;
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicI32, Ordering};
 use sd_proto::Request;
+use sd_ring::sync::errand::Errand;
 use sd_ring::sync::reclaim::Users;
 use sd_sys::lock::Lock;
 
@@ -139,12 +142,13 @@ pub(crate) unsafe fn unlock() {
 pub(crate) fn forked() {
     USERS.forked();
     LEAVER.store(0, Ordering::Relaxed);
+    LEAVING.reset();
     kept_rings::forked();
 }
 
 /// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].
 pub(crate) fn empty() {
-    LEAVING.store(false, Ordering::Relaxed);
+    LEAVING.reset();
     USERS.none_due();
     for Grave(channel) in GRAVEYARD.lock().drain(..) {
         // SAFETY: as in `free_all`.
@@ -152,30 +156,42 @@ pub(crate) fn empty() {
     }
 }
 
-/// Some channel that is over has no connection any more: the monitor must agree before it is freed.
-static LEAVING: AtomicBool = AtomicBool::new(false);
+/// Some channel that is over has no connection any more: the monitor must agree before it is freed. One thread asks it at a time
+/// (SYNC POINT: errand, with `leave_soon` and `leave` in crates/sd-socket/src/link/reclaim.rs).
+static LEAVING: Errand = Errand::new();
 
 /// See [`LEAVING`].
 pub(super) fn leave_soon() {
-    LEAVING.store(true, Ordering::Relaxed);
+    // SYNC POINT: errand, with `leave` in crates/sd-socket/src/link/reclaim.rs.
+    LEAVING.want();
 }
 
 /// See [`LEAVING`].
+#[inline]
 pub(crate) fn is_leaving() -> bool {
-    LEAVING.load(Ordering::Relaxed)
+    LEAVING.is_wanted()
 }
 
-/// Asks the monitor about each channel that is over and has no connection any more.
+/// Asks the monitor about each channel that is over and has no connection any more. Where connections wait, it shows them before it
+/// answers; they are taken in before any thread asks again, which happens at once, for then what waits still is refused.
 #[cold]
-pub(crate) fn leave() {
-    LEAVING.store(false, Ordering::Relaxed);
-    for channel in PROCESS.channels().filter(|channel| channel.is_idle_leftover()) {
-        let request = Request::Leave { channel: channel.id };
-        // Otherwise connections wait there, and one of them will come here.
-        if let Some((sd_proto::Reply::Ok, _)) = client::question(&request, &[]) {
-            channel.doom();
+pub(crate) fn leave(take_in: fn(&'static Channel)) {
+    // SYNC POINT: errand, with `leave_soon` in crates/sd-socket/src/link/reclaim.rs.
+    LEAVING.run(|| {
+        let _user = User::enter();
+        for channel in PROCESS.channels().filter(|channel| channel.is_idle_leftover()) {
+            match client::question(&Request::Leave { channel: channel.id }, &[]) {
+                Some((sd_proto::Reply::Ok, _)) => channel.doom(),
+                Some(_) => {
+                    take_in(channel);
+                    if !channel.note_refused() {
+                        leave_soon();
+                    }
+                }
+                None => {}
+            }
         }
-    }
+    });
 }
 
 /// Takes finished channels out of the table. What cannot be freed yet is freed by a later `sweep`.

@@ -1,7 +1,7 @@
 //! Which slots of a channel side A may use for new connections.
 
+use alloc::collections::VecDeque;
 use sd_shm::channel::{Mapping, SLOTS, Slot, SlotState};
-use std::collections::VecDeque;
 
 /// Closed slots of which the oldest ones are looked at first: the other side mostly is done with them.
 const LOOKS: usize = 4;

@@ -2,6 +2,7 @@
 
 use crate::link::channel::Channel;
 use crate::process::{LISTENER, Priv, Process};
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use sd_shm::events::EventSet;
 

@@ -16,11 +16,12 @@ use crate::link::channel::Channel;
 use crate::link::peer::Peer;
 use crate::monitor::client;
 use crate::process::PROCESS;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::{Reply, Request};
 use sd_shm::channel::Side;
 use sd_sys::lock::Lock;
-use std::collections::BTreeMap;
 
 /// Some [`WakeTarget`] is `unrung`.
 static UNRUNG: AtomicBool = AtomicBool::new(false);

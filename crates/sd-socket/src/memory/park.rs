@@ -22,6 +22,7 @@ use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT
 use crate::socket::parked::{PAGES, glance, is_parked};
 use crate::socket::road;
 use crate::socket::token::{Half, Rx, Tx, cursor};
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_ring::token::Way;
 use sd_shm::PAGE;

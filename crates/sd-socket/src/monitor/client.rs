@@ -13,6 +13,8 @@ mod slow;
 use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::monitor::sink::SINK;
 use crate::process::PROCESS;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
@@ -22,12 +24,11 @@ pub(crate) use separate::{
     close_for_good, forget, forget_connection, is_closed_for_good, is_ending, leave_for_checkpoint,
     set_ending,
 };
-use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;
 pub(crate) use absent::{has_listened, listens, may_come, wait_for_monitor};
 pub(crate) use births::{before_fork, parent_after_fork};
-pub(crate) use look::{check_mail, glance, has_ended, has_mail, look_at_socket};
+pub(crate) use look::{check_mail, glance, has_ended, has_mail, look_at_socket, mail_pause};
 use resume::checked;
 pub(crate) use resume::{losses, noticed_loss};
 use slow::Slow;

@@ -24,12 +24,14 @@ fn drop_entry(fd: i32) -> bool {
             if change.is_counted() {
                 // Another thread may have left with it before the change.
                 drop_socket(fd);
+                drop(change);
+                // This one may never sleep again.
+                crate::route::leave::sweep(crate::epoll::take_in);
             } else {
                 table::clear(fd);
                 life::release(endpoint);
+                crate::link::reclaim::free();
             }
-            drop(change);
-            crate::link::reclaim::free();
         }
         Entry::Epoll(epoll) => {
             table::clear(fd);
@@ -158,7 +160,7 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
     }
     share(old, new);
     drop(change);
-    crate::link::reclaim::free();
+    crate::route::leave::sweep(crate::epoll::take_in);
     Outcome::Done(new)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `copies` is close, dup and kcmp, `commands` fcntl and ioctl. The table of numbers itself is `fd`'s.
 //!
-//! *Owns*: nothing. *Uses*: `setup`, `epoll`, `socket`, `link`, `fd`.
+//! *Owns*: nothing. *Uses*: `setup`, `epoll`, `route`, `socket`, `link`, `fd`.
 //!
 //! | task | place |
 //! |---|---|

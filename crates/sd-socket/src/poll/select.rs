@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::fd::table;
+use alloc::vec::Vec;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, fd_set, pollfd, sigset_t};
 use sd_sys::Errno;
 

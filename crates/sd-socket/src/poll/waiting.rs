@@ -23,6 +23,7 @@ use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
 use crate::wait::{self, Deadline};
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;

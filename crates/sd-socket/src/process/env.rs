@@ -134,6 +134,15 @@ pub(crate) fn may_work() -> bool {
     PLACE.load(Ordering::Acquire) != NOWHERE && is_free()
 }
 
+/// Whether the library may bring itself into the program that is executed next: that notes nothing, so the memory may be another's.
+pub(crate) fn may_accompany() -> bool {
+    let is_let = match super::borrowed::is_borrowed() {
+        false => sd_sys::filters::let_us_work,
+        true => sd_sys::filters::are_none,
+    };
+    PLACE.load(Ordering::Acquire) != NOWHERE && is_let()
+}
+
 /// The library was started, but must not do anything.
 pub(crate) fn is_forbidden() -> bool {
     PLACE.load(Ordering::Acquire) != NOWHERE && !is_free()

@@ -2,6 +2,7 @@
 //! instruction on and re-made in the child of a fork.
 
 use crate::fd::hidden::{Hidden, HiddenCell};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sd_shm::public::Public;
 use sd_shm::slab::{ENDPOINTS, Endpoint, Header, Slab, State};

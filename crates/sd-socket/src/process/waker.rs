@@ -7,6 +7,7 @@
 use crate::fd::hidden::Hidden;
 use crate::process::stats::{Counter, count};
 use crate::process::{PROCESS, lingering, single_threaded};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sd_ring::sync::sleepers;
 use sd_ring::sync::wake_target::Watch;

@@ -2,6 +2,7 @@
 //! those that share an address by SO_REUSEPORT. A socket whose backlog is full is passed over, and owed what it missed. Of the
 //! processes that share one socket by fork, who has nothing to do gets the connection.
 
+use alloc::vec::Vec;
 /// A listener of a process, over a channel to it.
 pub(super) trait Taker {
     /// It waits for connections, and none waits for it.

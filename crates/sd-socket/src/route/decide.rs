@@ -16,6 +16,7 @@ use crate::route::ports::{Leases, Used};
 use crate::route::target::{Target, leads_to};
 use crate::socket::addr::Name;
 use crate::socket::cold;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_proto::{Ip, Reply, Request, Route, Socket};
 use sd_shm::channel::Side;

@@ -1,6 +1,7 @@
 //! A table by destination that does not grow without end: what nothing uses makes room for what is new.
 
 use crate::socket::addr::Name;
+use alloc::vec::Vec;
 
 /// Destinations that are known at a time; no honest program has more of them in use.
 const PLACES_MAX: usize = 1 << 16;

@@ -2,6 +2,7 @@
 //!
 //! Connections to different destinations may have the same port, as in Linux.
 
+use alloc::vec::Vec;
 /// Ports of the largest lease.
 const LEASE_LEN: usize = u64::BITS as usize;
 

@@ -22,6 +22,7 @@ use crate::socket::{life, mptcp};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted};
+use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::{FLAG_MPTCP, SlotState};
@@ -29,7 +30,6 @@ use sd_shm::slab::{End, Endpoint, Promotes, Reason, State};
 use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
-use std::collections::VecDeque;
 
 /// accept(2) and accept4(2).
 pub(crate) unsafe fn accept4(
@@ -54,12 +54,13 @@ pub(crate) unsafe fn accept4(
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Errno(Errno::EINVAL);
     }
-    crate::route::leave::sweep();
+    crate::route::leave::sweep(crate::epoll::take_in);
     let listener = socket.private.listener();
     listener.inspect(|listener| interested_in(listener, fd));
     let deadline = Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
     let mut wait: Option<(PinnedListener, Waiting)> = None;
+    let mut brought = 0;
     loop {
         let kernel_fd = wait.as_ref().map_or(Some(fd), |(kept, _)| kept.fd(fd));
         crate::epoll::drain();
@@ -75,9 +76,11 @@ pub(crate) unsafe fn accept4(
             return done;
         }
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
-            if !beside::has_brought_some() {
+            // What was brought may be another's by now; or nothing that can be accepted, however often it is brought.
+            if brought == BROUGHT_MOST || !beside::has_brought_some() {
                 return Outcome::Errno(Errno::EAGAIN);
             }
+            brought += 1;
         } else {
             let (kept, waiting) =
                 wait.get_or_insert_with(|| (PinnedListener::new(endpoint), Waiting::begin(None, ticks())));
@@ -90,6 +93,9 @@ pub(crate) unsafe fn accept4(
         }
     }
 }
+
+/// So often a call that must not wait looks at what the monitor has brought.
+const BROUGHT_MOST: u32 = 3;
 
 /// The listener is the kernel's by now. A thread that takes the process out of its family says that of the number first.
 #[cold]
@@ -286,9 +292,17 @@ fn open(
     connection.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
     cold::set_ip(&connection, End::Local, local.ip);
     cold::set_ip(&connection, End::Remote, peer.ip);
+    begin(connection, fd, pending);
+    Some((connection.endpoint, peer))
+}
+
+/// The number leads to the connection from now on.
+fn begin(connection: Socket, fd: i32, &Pending { channel, slot, generation, .. }: &Pending) {
     life::attach(connection, channel, slot, generation);
     table::set_socket(fd, connection.endpoint);
-    Some((connection.endpoint, peer))
+    if channel.is_gone() {
+        super::mail::peer_is_dead(connection.endpoint);
+    }
 }
 
 /// Takes a connection of a regular peer; `None` when there is none.

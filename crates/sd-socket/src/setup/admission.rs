@@ -14,6 +14,7 @@ use crate::link::channel::Channel;
 use crate::monitor::client;
 use crate::process::PROCESS;
 use crate::socket::addr::Name;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_sys::lock::Lock;

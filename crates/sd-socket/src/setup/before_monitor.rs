@@ -26,6 +26,7 @@ use crate::setup::listen;
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::kernels_own;
 use crate::socket::{addr, inode, life, mptcp};
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;

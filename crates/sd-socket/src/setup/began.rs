@@ -5,6 +5,7 @@
 
 use crate::process::PROCESS;
 use crate::socket::addr::{Name, kernel_name, kernel_peer};
+use alloc::vec::Vec;
 use core::ffi::c_int;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;

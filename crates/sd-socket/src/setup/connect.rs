@@ -253,7 +253,7 @@ pub(super) enum Attempt {
 
 /// One try to connect.
 pub(super) fn attempt(socket: Socket, fd: c_int, to: Name) -> Attempt {
-    crate::route::leave::sweep();
+    crate::route::leave::sweep(crate::epoll::take_in);
     let _user = User::enter();
     crate::monitor::client::check_mail();
     for attempt in 0..3 {

@@ -26,6 +26,9 @@ use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::materialize;
 use crate::socket::life::Ended;
 use crate::socket::mptcp;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
 use sd_proto::Request;
@@ -33,7 +36,6 @@ use sd_shm::public::{Listener as Page, Public};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::Errno;
 use sd_sys::lock::Lock;
-use std::collections::VecDeque;
 
 /// listen(2).
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {

@@ -140,10 +140,11 @@ fn peer_gone(id: u64, note: fn(&Channel)) {
     for channel in PROCESS.channels().filter(|c| c.id == id) {
         // What the dead announced last, a connection to be accepted perhaps, comes first.
         crate::epoll::take_in(channel);
+        note(channel);
         for slot in 0..sd_shm::channel::SLOTS {
             crate::memory::idle::with_bound(channel, slot, peer_is_dead);
         }
-        note(channel);
+        channel.leave_if_unused();
     }
     crate::route::forget_all();
     crate::link::reclaim::channels();
@@ -151,7 +152,7 @@ fn peer_gone(id: u64, note: fn(&Channel)) {
 
 /// Nobody is on the other side of a connection any more. The monitor has marked what it found open, but the dead may
 /// have lied: about that, about ends that were told and then taken back, and about what lies in the ring.
-fn peer_is_dead(endpoint: &'static Endpoint) {
+pub(super) fn peer_is_dead(endpoint: &'static Endpoint) {
     if crate::socket::kernel_socket::is_moved(endpoint) {
         return;
     }

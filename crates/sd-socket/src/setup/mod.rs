@@ -21,7 +21,7 @@
 //! | what the monitor sends unasked | `mail` |
 //! | descriptors of channels that the program closed past libc | `restored`; `monitor::client::resume` |
 //! | send and recv without a connection | `unconnected` |
-//! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
+//! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs`, `shell/parked.rs` |
 //! | connections of the kernel's that go over to shared memory | which: `watched`, `crowd`; how: `promote`, and those that wait for it in `offers`; afterwards: `socket::road` |
 //! | and back, when the monitor says so | `demote`; how: `socket::way_back`, `epoll::way_back` |
 //! | all of them, as the process is about to be checkpointed | `detach`; by what they are known afterwards: `began`; the rest: `family::detach` |

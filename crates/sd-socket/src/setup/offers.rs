@@ -3,10 +3,11 @@
 
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::road::{self, WATCHED};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::Side;
 use sd_shm::slab::{Endpoint, State};
-use std::collections::BTreeMap;
 
 /// So many are looked through for those that are over whenever one comes; more only every [`SWEEP_NS`].
 const FEW: usize = 64;

@@ -24,6 +24,7 @@ use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED};
 use crate::socket::token::{Half, Rx, Tx};
 use crate::socket::way_back::is_held_alone;
 use crate::socket::{addr, beneath, cold, token};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::Request;
 use sd_ring::road::RoadWord;

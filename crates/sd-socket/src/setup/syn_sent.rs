@@ -23,6 +23,7 @@ use crate::socket::handle::Socket;
 use crate::socket::life;
 use crate::wait::Deadline;
 use crate::wait::duties::{self, CONNECTS, On, Waiting};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sd_shm::slab::{End, Endpoint, Reason, State};

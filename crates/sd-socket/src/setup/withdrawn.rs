@@ -12,6 +12,7 @@ use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, SHUT_RD, SHUT_WR};
 use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::life;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;

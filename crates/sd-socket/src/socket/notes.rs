@@ -10,6 +10,8 @@
 
 use crate::process::PROCESS;
 use crate::socket::handle::Socket;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int, c_void};
 use sd_shm::slab::Endpoint;

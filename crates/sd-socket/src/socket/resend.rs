@@ -15,6 +15,7 @@ use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
 use crate::socket::{addr, apart, broken, far_end, history};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Receive, RoadWord, leaving, resuming};
 use sd_ring::{Next, RxCursor, TxCursor};

@@ -25,6 +25,7 @@ use crate::link::channel::Channel;
 use crate::link::thread_wakers::rings_in;
 use crate::process::{PROCESS, single_threaded, tid};
 use crate::socket::endpoint::{EndpointExt, WATCHED};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_proto::{Reply, Request};
 use sd_ring::sync::thread_waker as sync;

@@ -1,4 +1,4 @@
-//! aarch64, with 64-bit pointers, little-endian. Checked by the compiler; not run by the project.
+//! aarch64, with 64-bit pointers, little-endian. It has run in an emulator of a user's programs, not on such a processor.
 
 use crate::thread::{self, Block, Record};
 use core::arch::asm;
@@ -256,6 +256,10 @@ macro_rules! handler_entry {
                 "add x9, x9, x10",
                 "ldr w10, [x9, #{section}]",
                 "cbz w10, 2f",
+                // The kernel says where these are only to handlers that want them; they lie where the stack ends (arch/arm64/kernel/signal.c,
+                // `struct rt_sigframe`), what is known of the signal being 128 bytes.
+                "mov x1, sp",
+                "add x2, sp, #128",
                 "b {inside}",
                 // Bit `signal` of two words of 64.
                 "2:",
@@ -282,28 +286,24 @@ macro_rules! handler_entry {
     };
 }
 
-/// Defines the functions of the C++ ABI's unwinder, hidden: `_Unwind_Backtrace` says `end_of_stack`, all others trap.
+/// Defines, hidden, what the tables of the standard library's own code name. Nothing here unwinds.
 #[macro_export]
-macro_rules! unwinder {
-    ($end_of_stack:expr, $others:literal) => {
+macro_rules! personality {
+    () => {
         ::core::arch::global_asm!(
             ".pushsection .text.sd_unwind,\"ax\",@progbits",
             ".balign 4",
-            ".hidden _Unwind_Backtrace",
-            ".globl _Unwind_Backtrace",
-            ".type _Unwind_Backtrace,@function",
-            "_Unwind_Backtrace:",
-            "mov w0, #{end_of_stack}",
-            "ret",
-            concat!(".irp name, ", $others),
-            ".hidden _Unwind_\\name",
-            ".globl _Unwind_\\name",
-            ".type _Unwind_\\name,@function",
-            "_Unwind_\\name:",
-            ".endr",
+            ".hidden rust_eh_personality",
+            ".globl rust_eh_personality",
+            ".type rust_eh_personality,@function",
+            "rust_eh_personality:",
             "brk #1",
             ".popsection",
-            end_of_stack = const $end_of_stack,
         );
     };
+}
+
+/// See x86-64; here nobody has looked where musl has them.
+pub fn follows_itself() -> bool {
+    false
 }

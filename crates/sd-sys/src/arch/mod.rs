@@ -7,11 +7,13 @@
 //!
 //! Each file has the same names: [`syscall6`]; [`ticks`] and [`ticks_per_second`]; [`fence_full`], [`fence_after_change`]; [`fetch_for_writing`], [`fetch_for_reading`],
 //! [`load8`], [`store8`] and [`copy_string`] for memory that a peer may write; [`stack_pointer`]; [`add_unlocked`]; the words
-//! of a thread ([`block`], [`record`], [`set_record`], [`section_enter`], [`section_leave`]); and, for `sd-preload`, the macros
-//! `jump_to!`, `jump_to_chosen!`, `handler_entry!` and `unwinder!`. x86-64 has `site_entry!` besides, for programs that make system calls by
+//! of a thread ([`block`], [`record`], [`set_record`], [`section_enter`], [`section_leave`]); [`follows_itself`]; and, for `sd-preload`, the macros
+//! `jump_to!`, `jump_to_chosen!`, `handler_entry!`, `personality!` and `libc_names!`. x86-64 has `site_entry!` besides, for programs that make system calls by
 //! an instruction of their own.
 
+#[cfg(not(sd_freestanding))]
 use crate::thread::{Block, NOBODY, RECORD};
+#[cfg(not(sd_freestanding))]
 use core::arch::global_asm;
 
 #[cfg(target_arch = "aarch64")]
@@ -39,6 +41,7 @@ compile_error!(
 compile_error!("SocksDirect runs on Linux");
 
 // The block of each thread. Its words start as zero, but for the record.
+#[cfg(not(sd_freestanding))]
 global_asm!(
     ".pushsection .tdata,\"awT\",@progbits",
     ".hidden sd_thread",
@@ -56,6 +59,31 @@ global_asm!(
     after = const size_of::<Block>() - RECORD - 8,
     len = const size_of::<Block>(),
 );
+
+/// Defines `sd_libc_names`, of type [`Names`](crate::libcs::Names): weak, so that a libc that lacks one can load the library.
+#[macro_export]
+macro_rules! libc_names {
+    () => {
+        ::core::arch::global_asm!(
+            ".weak __libc_single_threaded",
+            ".weak __register_atfork",
+            ".weak __sysconf",
+            ".weak gnu_get_libc_version",
+            ".pushsection .data.rel.ro.sd_libc_names,\"aw\",@progbits",
+            ".hidden sd_libc_names",
+            ".globl sd_libc_names",
+            ".type sd_libc_names,@object",
+            ".balign 8",
+            "sd_libc_names:",
+            ".quad __libc_single_threaded",
+            ".quad __register_atfork",
+            ".quad __sysconf",
+            ".quad gnu_get_libc_version",
+            ".size sd_libc_names, 32",
+            ".popsection",
+        );
+    };
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,11 @@
 //! x86-64.
 
+mod apart;
+mod sites;
+
+pub use apart::*;
+pub use sites::*;
+
 use crate::thread::{self, Block, Record};
 use core::arch::asm;
 use core::sync::atomic::AtomicU32;
@@ -131,6 +137,33 @@ pub unsafe fn copy_string(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// As [`copy_string`], from the last byte on: the destination may begin within the source.
+///
+/// # Safety
+/// Both ranges are mapped; the destination can be written.
+#[cfg(sd_freestanding)]
+pub unsafe fn copy_string_backwards(dst: *mut u8, src: *const u8, len: usize) {
+    let (dst, src) = (dst.wrapping_add(len).wrapping_sub(1), src.wrapping_add(len).wrapping_sub(1));
+    // SAFETY: by contract; the direction flag is cleared again.
+    unsafe {
+        asm!("std", "rep movsb", "cld", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
+            options(nostack));
+    }
+}
+
+/// Writes the same byte many times.
+///
+/// # Safety
+/// The range is mapped, and can be written.
+#[cfg(sd_freestanding)]
+pub unsafe fn fill_string(dst: *mut u8, byte: u8, len: usize) {
+    // SAFETY: by contract; the direction flag is clear by the calling convention.
+    unsafe {
+        asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") byte,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// The top of the stack.
 #[inline(always)]
 pub fn stack_pointer() -> usize {
@@ -155,7 +188,42 @@ pub unsafe fn add_unlocked(counter: &AtomicU32, mut value: u32) -> u32 {
     value
 }
 
+/// In assembly: makes a register lead to the thread's words, for [`thread_word!`](crate::thread_word). Where libc makes the threads they are in
+/// its thread-local storage, which FS leads to; else the library makes them, and GS leads to them.
+#[cfg(not(sd_freestanding))]
+#[macro_export]
+macro_rules! to_thread {
+    ($register:literal) => {
+        concat!("mov ", $register, ", qword ptr [rip + sd_thread@GOTTPOFF]")
+    };
+}
+/// In assembly: a word of the thread's, at a place in its block, where [`to_thread!`](crate::to_thread) has made a register lead there.
+#[cfg(not(sd_freestanding))]
+#[macro_export]
+macro_rules! thread_word {
+    ($register:literal, $place:literal) => {
+        concat!("fs:[", $register, " + ", $place, "]")
+    };
+}
+/// In assembly: makes a register lead to the thread's words: GS does so already.
+#[cfg(sd_freestanding)]
+#[macro_export]
+macro_rules! to_thread {
+    ($register:literal) => {
+        concat!("# ", $register)
+    };
+}
+/// In assembly: a word of the thread's, at a place in its block.
+#[cfg(sd_freestanding)]
+#[macro_export]
+macro_rules! thread_word {
+    ($register:literal, $place:literal) => {
+        concat!("gs:[", $place, "]")
+    };
+}
+
 /// The calling thread's block.
+#[cfg(not(sd_freestanding))]
 #[inline(always)]
 pub fn block() -> *const Block {
     let at: *const Block;
@@ -167,13 +235,37 @@ pub fn block() -> *const Block {
     at
 }
 
+/// The calling thread's block.
+#[cfg(sd_freestanding)]
+#[inline(always)]
+pub fn block() -> *const Block {
+    let at: *const Block;
+    // SAFETY: the block's word that says where it is.
+    unsafe {
+        asm!("mov {at}, qword ptr gs:[{place}]", at = out(reg) at, place = const thread::OWN,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    at
+}
+
+/// Makes GS lead to the calling thread's block.
+///
+/// # Safety
+/// It is the thread's own, or nobody writes to it, and it stays. The kernel lets programs change GS (AT_HWCAP2, FSGSBASE).
+#[cfg(sd_freestanding)]
+#[inline(always)]
+pub unsafe fn set_block(block: *const Block) {
+    // SAFETY: by contract; nothing but this library uses GS.
+    unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, preserves_flags)) };
+}
+
 /// The calling thread's record.
 #[inline(always)]
 pub fn record() -> *const Record {
     let record;
     // SAFETY: reads the thread's own word.
     unsafe {
-        asm!("mov {record}, qword ptr [rip + sd_thread@GOTTPOFF]", "mov {record}, qword ptr fs:[{record} + {place}]",
+        asm!(to_thread!("{record}"), concat!("mov {record}, qword ptr ", thread_word!("{record}", "{place}")),
             record = out(reg) record, place = const thread::RECORD, options(pure, readonly, nostack, preserves_flags));
     }
     record
@@ -184,7 +276,7 @@ pub fn record() -> *const Record {
 pub fn set_record(record: *const Record) {
     // SAFETY: writes the thread's own word.
     unsafe {
-        asm!("mov {at}, qword ptr [rip + sd_thread@GOTTPOFF]", "mov qword ptr fs:[{at} + {place}], {record}",
+        asm!(to_thread!("{at}"), concat!("mov qword ptr ", thread_word!("{at}", "{place}"), ", {record}"),
             at = out(reg) _, record = in(reg) record, place = const thread::RECORD,
             options(nostack, preserves_flags));
     }
@@ -195,7 +287,7 @@ pub fn set_record(record: *const Record) {
 pub fn section_enter() {
     // SAFETY: the thread's own word.
     unsafe {
-        asm!("mov {at}, qword ptr [rip + sd_thread@GOTTPOFF]", "inc dword ptr fs:[{at} + {place}]",
+        asm!(to_thread!("{at}"), concat!("inc dword ptr ", thread_word!("{at}", "{place}")),
             at = out(reg) _, place = const thread::SECTION, options(nostack));
     }
 }
@@ -205,7 +297,7 @@ pub fn section_enter() {
 pub fn section_leave(due: impl FnOnce()) {
     // SAFETY: as for `section_enter`.
     unsafe {
-        asm!("mov rax, qword ptr [rip + sd_thread@GOTTPOFF]", "dec dword ptr fs:[rax + {place}]", "js {due}",
+        asm!(to_thread!("rax"), concat!("dec dword ptr ", thread_word!("rax", "{place}")), "js {due}",
             out("rax") _, place = const thread::SECTION, due = label { due() }, options(nostack));
     }
 }
@@ -238,10 +330,10 @@ macro_rules! handler_entry {
             _: *mut ::libc::ucontext_t,
         ) {
             ::core::arch::naked_asm!(
-                "mov rax, qword ptr [rip + sd_thread@GOTTPOFF]",
-                "cmp dword ptr fs:[rax + {section}], 0",
+                $crate::to_thread!("rax"),
+                concat!("cmp dword ptr ", $crate::thread_word!("rax", "{section}"), ", 0"),
                 "jne {inside}",
-                "bts qword ptr fs:[rax + {handled}], rdi",
+                concat!("bts qword ptr ", $crate::thread_word!("rax", "{handled}"), ", rdi"),
                 "mov eax, edi",
                 "lea rcx, [rip + {handlers}]",
                 "jmp qword ptr [rcx + 8 * rax]",
@@ -254,187 +346,31 @@ macro_rules! handler_entry {
     };
 }
 
-/// What [`site_entry!`](crate::site_entry) keeps at the top of a thread's own stack, and what it gives to `answer`.
-#[derive(Debug)]
-#[repr(C, align(16))]
-pub struct Top {
-    /// The caller's stack pointer.
-    pub stack_pointer: usize,
-    /// Not 0: the stack is in use.
-    pub level: u32,
-}
-
-/// A system call as the program's instruction would have made it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Call {
-    /// Which one.
-    pub number: i64,
-    /// Its arguments.
-    pub args: [usize; 6],
-    /// Where the instruction stands now, and the caller goes on behind it.
-    pub instruction: usize,
-}
-
-/// `answer` of [`site_entry!`](crate::site_entry) says: make the call by the instruction, on the caller's stack. No result of a system call.
-pub const CALLER_MAKES_IT: isize = -0x10000;
-/// The length of a stack of [`site_entry!`](crate::site_entry), with all that is at its ends.
-pub const STACK_LEN: usize = 256 << 10;
-/// So many numbers of system calls `site_entry` knows; higher ones are the kernel's.
-pub const NUMBERS: usize = 512;
-
-/// Defines where a program's own `syscall` instructions are led to: `entry`.
-///
-/// All registers are as for the instruction, and rcx, which it would change, is the address of such an instruction, behind which
-/// is the way back. Numbers that `passes` marks go there at once. For others it changes to the thread's own stack,
-/// which the first of them makes, and returns what `answer` says. While that runs, calls of the thread's (a handler of a
-/// signal makes some) go to the kernel. As with the instruction, nothing is written to the caller's stack, and every
-/// register is kept but rax, rcx, r11. Vector registers are not kept, as Go has them: of no use after a call, and xmm15 zero.
+/// Defines, hidden, what the tables of the standard library's own code name. Nothing here unwinds.
 #[macro_export]
-macro_rules! site_entry {
-    ($entry:ident, answer: $answer:path, begin: $begin:path, passes: $passes:path) => {
-        #[unsafe(naked)]
-        unsafe extern "C" fn $entry() {
-            ::core::arch::naked_asm!(
-                "cmp rax, {numbers}",
-                "jae 3f",
-                "lea r11, [rip + {passes}]",
-                "cmp byte ptr [r11 + rax], 0",
-                "jne 3f",
-                "mov r11, qword ptr [rip + sd_thread@GOTTPOFF]",
-                "mov r11, qword ptr fs:[r11 + {stack}]",
-                "test r11, r11",
-                "jz 4f",
-                "cmp dword ptr [r11 + {level}], 0",
-                "jne 3f",
-                "mov dword ptr [r11 + {level}], 1",
-                "mov qword ptr [r11 + {stack_pointer}], rsp",
-                "mov rsp, r11",
-                // A `Call`, in the order of its fields from below.
-                "push rcx",
-                "push r9",
-                "push r8",
-                "push r10",
-                "push rdx",
-                "push rsi",
-                "push rdi",
-                "push rax",
-                "2:",
-                "mov rdi, rsp",
-                "call {answer}",
-                "pop r11",
-                "pop rdi",
-                "pop rsi",
-                "pop rdx",
-                "pop r10",
-                "pop r8",
-                "pop r9",
-                "pop rcx",
-                "xorps xmm15, xmm15",
-                "cmp rax, {caller_makes_it}",
-                "je 5f",
-                // The caller's stack first: a handler that comes in between must not find the other one free.
-                "mov r11, rsp",
-                "mov rsp, qword ptr [r11 + {stack_pointer}]",
-                "mov dword ptr [r11 + {level}], 0",
-                "add rcx, {instruction_len}",
-                "3:",
-                "jmp rcx",
-                "5:",
-                "mov rax, r11",
-                "mov r11, rsp",
-                "mov rsp, qword ptr [r11 + {stack_pointer}]",
-                "mov dword ptr [r11 + {level}], 0",
-                "jmp rcx",
-                // The thread has no stack yet. Its registers wait in vector registers, since there is nowhere else.
-                "4:",
-                "movq xmm0, rax",
-                "movq xmm1, rdi",
-                "movq xmm2, rsi",
-                "movq xmm3, rdx",
-                "movq xmm4, r10",
-                "movq xmm5, r8",
-                "movq xmm6, r9",
-                "movq xmm7, rcx",
-                "mov eax, {mmap}",
-                "xor edi, edi",
-                "mov esi, {stack_len}",
-                "mov edx, {read_write}",
-                "mov r10d, {private}",
-                "mov r8, -1",
-                "xor r9d, r9d",
-                "syscall",
-                "lea r11, [rax + {top}]",
-                "cmp rax, -4096",
-                "movq rax, xmm0",
-                "movq rdi, xmm1",
-                "movq rsi, xmm2",
-                "movq rdx, xmm3",
-                "movq r10, xmm4",
-                "movq r8, xmm5",
-                "movq r9, xmm6",
-                "movq rcx, xmm7",
-                "ja 6f",
-                "mov dword ptr [r11 + {level}], 1",
-                "mov qword ptr [r11 + {stack_pointer}], rsp",
-                "mov rsp, r11",
-                "push rcx",
-                "push r9",
-                "push r8",
-                "push r10",
-                "push rdx",
-                "push rsi",
-                "push rdi",
-                "push rax",
-                "mov rdi, r11",
-                "call {begin}",
-                "jmp 2b",
-                "6:",
-                "mov rax, {no_memory}",
-                "xorps xmm15, xmm15",
-                "add rcx, {instruction_len}",
-                "jmp rcx",
-                numbers = const $crate::arch::NUMBERS,
-                passes = sym $passes,
-                stack = const $crate::thread::STACK,
-                level = const ::core::mem::offset_of!($crate::arch::Top, level),
-                stack_pointer = const ::core::mem::offset_of!($crate::arch::Top, stack_pointer),
-                answer = sym $answer,
-                begin = sym $begin,
-                caller_makes_it = const $crate::arch::CALLER_MAKES_IT,
-                instruction_len = const 2,
-                mmap = const ::libc::SYS_mmap,
-                stack_len = const $crate::arch::STACK_LEN,
-                read_write = const ::libc::PROT_READ | ::libc::PROT_WRITE,
-                private = const ::libc::MAP_PRIVATE | ::libc::MAP_ANONYMOUS | ::libc::MAP_NORESERVE | ::libc::MAP_STACK,
-                top = const $crate::arch::STACK_LEN - ::core::mem::size_of::<$crate::arch::Top>(),
-                no_memory = const -::libc::ENOMEM,
-            )
-        }
-    };
-}
-
-/// Defines the functions of the C++ ABI's unwinder, hidden: `_Unwind_Backtrace` says `end_of_stack`, all others trap.
-#[macro_export]
-macro_rules! unwinder {
-    ($end_of_stack:expr, $others:literal) => {
+macro_rules! personality {
+    () => {
         ::core::arch::global_asm!(
             ".pushsection .text.sd_unwind,\"ax\",@progbits",
-            ".hidden _Unwind_Backtrace",
-            ".globl _Unwind_Backtrace",
-            ".type _Unwind_Backtrace,@function",
-            "_Unwind_Backtrace:",
-            "mov eax, {end_of_stack}",
-            "ret",
-            concat!(".irp name, ", $others),
-            ".hidden _Unwind_\\name",
-            ".globl _Unwind_\\name",
-            ".type _Unwind_\\name,@function",
-            "_Unwind_\\name:",
-            ".endr",
+            ".hidden rust_eh_personality",
+            ".globl rust_eh_personality",
+            ".type rust_eh_personality,@function",
+            "rust_eh_personality:",
             "ud2",
             ".popsection",
-            end_of_stack = const $end_of_stack,
         );
     };
+}
+
+/// Whether the calling thread is the next one of itself, in the words that musl (1.2) has at the thread pointer: itself, a table, the
+/// thread before and the one behind it.
+#[inline(always)]
+pub fn follows_itself() -> bool {
+    let (own, next): (usize, usize);
+    // SAFETY: reads two words of the calling thread's.
+    unsafe {
+        asm!("mov {own}, qword ptr fs:[0]", "mov {next}, qword ptr fs:[24]", own = out(reg) own, next = out(reg) next,
+            options(nostack, preserves_flags, readonly));
+    }
+    own == next
 }

@@ -30,7 +30,7 @@ impl Control {
     fn connect(path: &std::path::Path) -> Control {
         let fd = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 5000)
             .expect("the monitor is there");
-        Control(OwnedFd::from(fd))
+        Control(sd_monitor::std_fd(fd))
     }
 
     fn send(&self, bytes: &[u8], fds: &[i32]) {
@@ -98,7 +98,8 @@ fn stage() -> &'static Stage {
 }
 
 fn supply(listener: TcpListener) -> Vec<OwnedFd> {
-    let own = |fd: sd_sys::Result<sd_sys::fd::Owned>| OwnedFd::from(fd.expect("descriptors can be made"));
+    let own =
+        |fd: sd_sys::Result<sd_sys::fd::Owned>| sd_monitor::std_fd(fd.expect("descriptors can be made"));
     let (slab, _) = Slab::create(std::process::id()).expect("a slab");
     let (public, _) = sd_shm::public::create(std::process::id()).expect("a page");
     let (segment, _) = sd_shm::channel::Mapping::create(1, 1, 1).expect("a segment");

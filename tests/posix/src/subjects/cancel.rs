@@ -27,7 +27,7 @@ unsafe extern "C" {
 
 /// A thread of libc's, as Rust's own cannot be cancelled; `fd` is its argument.
 fn start(body: Body, fd: i32) -> libc::pthread_t {
-    let mut thread = 0;
+    let mut thread = ptr::null_mut::<u8>() as libc::pthread_t;
     call!(libc::pthread_create(&raw mut thread, ptr::null(), body, fd as usize as *mut libc::c_void));
     thread
 }

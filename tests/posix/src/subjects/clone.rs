@@ -84,7 +84,7 @@ fn by_number() {
         words[4] = libc::SIGCHLD as u64;
         words
     };
-    for number in [libc::SYS_fork, libc::SYS_clone, libc::SYS_clone3] {
+    for number in [old_calls::SYS_fork, libc::SYS_clone, libc::SYS_clone3] {
         let (first, second) = match number {
             libc::SYS_clone3 => (arguments.as_ptr() as usize, size_of_val(&arguments)),
             libc::SYS_clone => (libc::SIGCHLD as usize, 0),
@@ -136,7 +136,7 @@ fn shared_while_the_parent_waits() {
 
 /// Children of a bare clone while other threads hold the allocator's lock: each makes a connection of its own.
 fn hot_allocator() {
-    call!(libc::mallopt(libc::M_ARENA_MAX, 1));
+    one_arena();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -21,7 +21,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 const ALLOWED: [i64; 12] = [
     libc::SYS_read,
     libc::SYS_write,
-    libc::SYS_poll,
+    old_calls::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_close,
     libc::SYS_exit_group,

@@ -4,6 +4,7 @@ use std::ptr;
 use std::thread;
 
 use crate::setup::*;
+use crate::sys::whole_libc as libc;
 use crate::sys::*;
 use crate::table::{Subject, solo};
 

@@ -41,7 +41,7 @@ fn told(threads: Vec<JoinHandle<bool>>) -> Vec<usize> {
     sleep(50);
     for thread in &threads {
         // SAFETY: the thread has not been joined.
-        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+        unsafe { pthread_kill(thread.as_pthread_t() as ThreadId, libc::SIGUSR1) };
     }
     let told = threads.into_iter().map(|thread| thread.join().expect("waiter"));
     told.enumerate().filter_map(|(index, told)| told.then_some(index)).collect()

@@ -170,15 +170,15 @@ fn odd_message(fd: i32, change: impl FnOnce(&mut libc::msghdr)) -> Ret {
 fn control_too_long() {
     let pair = connected();
     for len in [i32::MAX as usize + 1, usize::MAX] {
-        show("control length", odd_message(pair.client, |header| header.msg_controllen = len));
+        show("control length", odd_message(pair.client, |header| header.msg_controllen = len as _));
     }
-    show("unconnected", odd_message(tcp(), |header| header.msg_controllen = usize::MAX));
+    show("unconnected", odd_message(tcp(), |header| header.msg_controllen = usize::MAX as _));
     let mut control = [0u64; 8];
     show(
         "control of zeros",
         odd_message(pair.client, |header| {
             header.msg_control = control.as_mut_ptr().cast();
-            header.msg_controllen = mem::size_of_val(&control);
+            header.msg_controllen = mem::size_of_val(&control) as _;
         }),
     );
     show(
@@ -226,7 +226,7 @@ fn message_lengths() {
     let send_parts = |parts: &mut [libc::iovec]| {
         let mut header = message();
         header.msg_iov = parts.as_mut_ptr();
-        header.msg_iovlen = parts.len();
+        header.msg_iovlen = parts.len() as _;
         sendmsg_raw(pair.client, &header, 0)
     };
     show("length -1", send_parts(&mut [part(usize::MAX)]));
@@ -239,7 +239,7 @@ fn message_lengths() {
         header.msg_iovlen = 1;
         recvmsg_raw(pair.server, &mut header, libc::MSG_DONTWAIT)
     });
-    show("iovlen -1", odd_message(pair.client, |header| header.msg_iovlen = usize::MAX));
+    show("iovlen -1", odd_message(pair.client, |header| header.msg_iovlen = usize::MAX as _));
     show("iovlen 1025", odd_message(pair.client, |header| header.msg_iovlen = 1025));
     show("readv length -1", call!(libc::readv(pair.server, [part(usize::MAX)].as_ptr(), 1)));
     show("readv count -1", call!(libc::readv(pair.server, [part(1)].as_ptr(), -1)));
@@ -285,9 +285,15 @@ fn ioctls() {
         // SAFETY: all-zero bytes are a valid ifreq.
         let mut request: libc::ifreq = unsafe { mem::zeroed() };
         request.ifr_name[..2].copy_from_slice(&[b'l' as _, b'o' as _]);
-        say!("{label} SIOCGIFINDEX of lo: {}", ioctl_raw(fd, libc::SIOCGIFINDEX, (&raw mut request).cast()));
+        say!(
+            "{label} SIOCGIFINDEX of lo: {}",
+            ioctl_raw(fd, libc::SIOCGIFINDEX as _, (&raw mut request).cast())
+        );
         request.ifr_name[0] = b'?' as _;
-        say!("{label} SIOCGIFINDEX of ?o: {}", ioctl_raw(fd, libc::SIOCGIFINDEX, (&raw mut request).cast()));
+        say!(
+            "{label} SIOCGIFINDEX of ?o: {}",
+            ioctl_raw(fd, libc::SIOCGIFINDEX as _, (&raw mut request).cast())
+        );
     }
 }
 
@@ -456,7 +462,7 @@ fn recvmmsg_time() {
     for (seconds, nanos) in [(0, -1), (-1, 0), (0, 1_000_000_000), (0, 0), (i64::MAX, 999_999_999)] {
         let mut time = libc::timespec { tv_sec: seconds, tv_nsec: nanos };
         let flags = libc::MSG_DONTWAIT;
-        let result = call!(libc::recvmmsg(pair.server, messages.as_mut_ptr(), 2, flags, &raw mut time));
+        let result = call!(libc::recvmmsg(pair.server, messages.as_mut_ptr(), 2, flags as _, &raw mut time));
         say!("{seconds} s {nanos} ns: {result}");
     }
 }

@@ -16,6 +16,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("exec/stranger_reads", stranger_reads),
     solo("exec/stranger_writes", stranger_writes),
     solo("exec/starter_reads_late", starter_reads_late),
+    solo("exec/stranger_accepts", stranger_accepts),
 ];
 
 /// As [`exec_helper`], in an environment in which the program does not load the library.
@@ -188,4 +189,31 @@ fn stranger_writes() {
     say!("sent {}", writer.join().unwrap_or(0));
     say!("child: {}", wait_child(child));
     show_recv("client", pair.client, 32, 0);
+}
+
+/// The program does not load the library, and its starter waits for connections as well, but accepts none.
+fn stranger_accepts() {
+    const CLIENTS: i32 = 3;
+    let (listener, addr) = listener();
+    let instance = epoll();
+    epoll_add(instance, listener, libc::EPOLLIN | libc::EPOLLET, 1);
+    let child = fork_child(|| exec_stranger("greet", &[listener, CLIENTS]));
+    // Until it accepts.
+    pause(200);
+    for _ in 0..CLIENTS {
+        let client = dial(&addr);
+        show_recv("client", client, 32, 0);
+        close(client);
+    }
+    say!("child: {}", wait_child(child));
+    let own = connect_to(listener, &addr);
+    say!("starter: {}", ask_once(&own));
+}
+
+/// A word through a connection of this process.
+fn ask_once(pair: &Connected) -> String {
+    send(pair.client, b"and now", 0);
+    let mut buffer = [0; 32];
+    let got = recv(pair.server, &mut buffer, 0);
+    text(&buffer[..got.count()])
 }

@@ -152,7 +152,7 @@ fn with_control(fd: i32, level: i32, kind: i32, len: usize) -> Ret {
     header.msg_iov = &raw mut iov;
     header.msg_iovlen = 1;
     header.msg_control = (&raw const control).cast_mut().cast();
-    header.msg_controllen = size_of::<Control>();
+    header.msg_controllen = size_of::<Control>() as _;
     sendmsg_raw(fd, &header, 0)
 }
 
@@ -189,7 +189,7 @@ fn show_inq(label: &str, fd: i32, len: usize, flags: i32, room: usize) {
     // SAFETY: an all-zero header is valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
-    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), room);
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), room as _);
     let result = recvmsg_raw(fd, &mut header, flags);
     // SAFETY: the buffer is longer than two headers.
     let (first, left) = unsafe {

@@ -39,7 +39,7 @@ fn loopback_up() {
     request.ifr_name[0] = b'l' as libc::c_char;
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-    show("loopback up", call!(libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request)));
+    show("loopback up", call!(libc::ioctl(fd, libc::SIOCSIFFLAGS as _, &raw const request)));
     close(fd);
 }
 

@@ -104,7 +104,7 @@ fn pass_under_a_filter() {
     let mut program = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         op(equal, 3, libc::SYS_clone as u32),
-        op(equal, 2, libc::SYS_fork as u32),
+        op(equal, 2, old_calls::SYS_fork as u32),
         op(equal, 1, libc::SYS_clone3 as u32),
         op(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
         op(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),

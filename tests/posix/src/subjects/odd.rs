@@ -379,7 +379,7 @@ fn made_by_number() {
     let path = c"/dev/null".as_ptr();
     let mask = 0u64;
     let makers = [
-        ("open", call!(libc::syscall(libc::SYS_open, path, libc::O_RDONLY))),
+        ("open", call!(libc::syscall(old_calls::SYS_open, path, libc::O_RDONLY))),
         ("signalfd4", call!(libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, 8, 0))),
         ("fanotify_init", call!(libc::syscall(libc::SYS_fanotify_init, 0, 0))),
         ("pidfd_open", call!(libc::syscall(libc::SYS_pidfd_open, getpid(), 0))),

@@ -217,7 +217,7 @@ pub(super) fn pass(over: i32, fd: i32) -> Ret {
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = (&raw const rights).cast_mut().cast();
-    header.msg_controllen = mem::size_of::<Rights>();
+    header.msg_controllen = mem::size_of::<Rights>() as _;
     sendmsg_raw(over, &header, 0)
 }
 
@@ -238,7 +238,7 @@ pub(super) fn take_by(call: impl FnOnce(&mut libc::msghdr) -> Ret) -> (Ret, i32)
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut rights).cast();
-    header.msg_controllen = mem::size_of::<Rights>();
+    header.msg_controllen = mem::size_of::<Rights>() as _;
     let result = call(&mut header);
     (result, rights.fd)
 }

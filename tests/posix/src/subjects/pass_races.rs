@@ -43,7 +43,7 @@ fn receivers_stopped() {
 /// Other threads hold the lock of the allocator nearly all the time: also when the sender is copied.
 fn hot_allocator() {
     // One arena for all, and blocks too large for the caches of threads.
-    call!(libc::mallopt(libc::M_ARENA_MAX, 1));
+    one_arena();
     let is_over = AtomicBool::new(false);
     let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
     std::thread::scope(|scope| {

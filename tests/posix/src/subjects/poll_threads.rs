@@ -160,7 +160,7 @@ fn interrupted() {
     let server = pair.server;
     let thread = thread::spawn(move || {
         // SAFETY: no arguments.
-        let _ = report.send(unsafe { libc::pthread_self() });
+        let _ = report.send(unsafe { pthread_self() });
         for _ in 0..ROUNDS {
             let _ = wait_for(unwritten, &[server], libc::POLLIN);
             recv(server, &mut [0; 8], 0);
@@ -174,7 +174,7 @@ fn interrupted() {
     }
     sleep(40);
     // SAFETY: the thread has not been joined.
-    unsafe { libc::pthread_kill(id, libc::SIGUSR1) };
+    unsafe { pthread_kill(id, libc::SIGUSR1) };
     say!("{}", told(thread));
 }
 

@@ -94,7 +94,7 @@ fn show_notice(label: &str, fd: i32) {
     let mut control = [0u64; 32];
     let mut header = message();
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = std::mem::size_of_val(&control);
+    header.msg_controllen = std::mem::size_of_val(&control) as _;
     let result = recvmsg_raw(fd, &mut header, libc::MSG_ERRQUEUE);
     if !result.ok() {
         return say!("{label}: recvmsg = {result}");

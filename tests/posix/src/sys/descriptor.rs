@@ -22,7 +22,7 @@ pub(crate) fn dup3(old: i32, new: i32, flags: i32) -> Ret {
 }
 
 pub(crate) fn close_range(first: i32, last: i32, flags: i32) -> Ret {
-    call!(libc::close_range(first as u32, last as u32, flags))
+    call!(super::lacking::closes_range(first as u32, last as u32, flags))
 }
 
 pub(crate) fn fcntl(fd: i32, command: i32, argument: i32) -> Ret {

@@ -5,6 +5,8 @@ use libc::{c_int, c_void, iovec, nfds_t, off_t, pollfd, size_t, sockaddr, sockle
 unsafe extern "C" {
     pub(crate) fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
     pub(crate) fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
+    // One of its names, which glibc has not there.
+    #[cfg_attr(target_arch = "aarch64", link_name = "send")]
     pub(crate) fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     pub(crate) fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     pub(crate) fn __close(fd: c_int) -> c_int;

@@ -125,7 +125,7 @@ pub(crate) fn sendmsg(fd: i32, parts: &[&[u8]], flags: i32) -> Ret {
     let mut iov = iovecs(parts);
     let mut header = message();
     header.msg_iov = iov.as_mut_ptr();
-    header.msg_iovlen = iov.len();
+    header.msg_iovlen = iov.len() as _;
     sendmsg_raw(fd, &header, flags)
 }
 
@@ -154,15 +154,15 @@ pub(crate) fn recvmsg(fd: i32, sizes: &[usize], flags: i32) -> Received {
     let mut control = [0u64; 16];
     let mut header = message();
     header.msg_iov = iov.as_mut_ptr();
-    header.msg_iovlen = iov.len();
+    header.msg_iovlen = iov.len() as _;
     header.msg_name = addr.ptr_mut().cast();
     header.msg_namelen = addr.len;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = mem::size_of_val(&control);
+    header.msg_controllen = mem::size_of_val(&control) as _;
     header.msg_flags = -1;
     let result = recvmsg_raw(fd, &mut header, flags);
     let (flags, name_len, control_len) = (header.msg_flags, header.msg_namelen, header.msg_controllen);
-    Received { result, parts, flags, name_len, control_len }
+    Received { result, parts, flags, name_len, control_len: control_len as _ }
 }
 
 /// `recvmsg`, printed with everything it reports.
@@ -194,7 +194,7 @@ fn mmsghdr(iov: &mut libc::iovec) -> libc::mmsghdr {
 pub(crate) fn sendmmsg(fd: i32, parts: &[&[u8]], flags: i32) -> (Ret, Vec<u32>) {
     let mut iov = iovecs(parts);
     let mut messages: Vec<libc::mmsghdr> = iov.iter_mut().map(mmsghdr).collect();
-    let result = call!(libc::sendmmsg(fd, messages.as_mut_ptr(), messages.len() as u32, flags));
+    let result = call!(libc::sendmmsg(fd, messages.as_mut_ptr(), messages.len() as u32, flags as _));
     (result, messages.iter().map(|message| message.msg_len).collect())
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn recvmmsg(fd: i32, count: usize, size: usize, flags: i32) -> (Ret, 
     let mut iov = iovecs_mut(&mut parts);
     let mut messages: Vec<libc::mmsghdr> = iov.iter_mut().map(mmsghdr).collect();
     let result =
-        call!(libc::recvmmsg(fd, messages.as_mut_ptr(), messages.len() as u32, flags, ptr::null_mut()));
+        call!(libc::recvmmsg(fd, messages.as_mut_ptr(), messages.len() as u32, flags as _, ptr::null_mut()));
     let filled = parts.iter().zip(&messages).take(result.count());
     (result, filled.map(|(part, message)| super::text(&part[..message.msg_len as usize])).collect())
 }

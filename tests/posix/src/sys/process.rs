@@ -126,7 +126,7 @@ impl Pinger {
         let thread = std::thread::spawn(move || {
             while !seen.load(Ordering::Relaxed) {
                 pause(3);
-                call!(libc::pthread_kill(target, libc::SIGUSR1));
+                call!(super::pthread_kill(target, libc::SIGUSR1));
             }
         });
         Pinger { done, thread: Some(thread) }
@@ -148,16 +148,16 @@ pub(crate) fn ping_then(action: impl FnOnce() + Send + 'static) -> JoinHandle<()
     std::thread::spawn(move || {
         for _ in 0..5 {
             sleep(4);
-            call!(libc::pthread_kill(target, libc::SIGUSR1));
+            call!(super::pthread_kill(target, libc::SIGUSR1));
         }
         sleep(4);
         action();
     })
 }
 
-fn current_thread() -> libc::pthread_t {
+fn current_thread() -> super::ThreadId {
     // SAFETY: pthread_self has no preconditions. The targets outlive the threads that signal them: both are joined.
-    unsafe { libc::pthread_self() }
+    unsafe { super::pthread_self() }
 }
 
 pub(crate) fn is_root() -> bool {

@@ -3,6 +3,7 @@
 
 use super::http::{self, Asked, REQUEST_MAX};
 use super::sums::Sums;
+use crate::shell::descriptors::std_fd;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv, send};
@@ -45,7 +46,7 @@ impl Shared {
     pub(super) fn new() -> io::Result<Shared> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
         let made = || sd_sys::fd::eventfd(flags).map_err(|error| io::Error::from_raw_os_error(error.0));
-        Ok(Shared { bell: made()?.into(), done: made()?.into(), state: Mutex::default() })
+        Ok(Shared { bell: std_fd(made()?), done: std_fd(made()?), state: Mutex::default() })
     }
 
     /// What the main thread has seen.

@@ -5,6 +5,7 @@ use super::others::{Others, is_sole_holder};
 use crate::data::iov::Pieces;
 use crate::data::{shutdown, stream};
 use crate::socket::{kernel_socket, way_back};
+use alloc::boxed::Box;
 use core::ffi::c_void;
 use libc::POLLOUT;
 use sd_shm::slab::Endpoint;

@@ -16,6 +16,7 @@ use super::{Gate, Reads, run};
 use crate::family::handover;
 use crate::fd::hidden::Hidden;
 use crate::monitor::client;
+use alloc::vec::Vec;
 use sd_shm::slab::Endpoint;
 use sd_sys::fd::Owned;
 use sd_sys::{fd, msg};

@@ -8,6 +8,7 @@ use crate::link::channel::Channel;
 use crate::link::peer::Peer;
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
 use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};

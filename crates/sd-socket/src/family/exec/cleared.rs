@@ -4,6 +4,7 @@
 //! of the monitor; the start of the library in the new image takes both away again, so that the program sees
 //! the environment it was given. Who takes away LD_PRELOAD alone, or names other libraries there, means it.
 
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 
 type Environment = *const *const c_char;

@@ -15,6 +15,7 @@
 use super::proof;
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
 

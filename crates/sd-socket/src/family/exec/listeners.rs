@@ -4,6 +4,7 @@ use crate::backlog::arrivals::refuse;
 use crate::backlog::listener::{Listener, Pending, REGISTRY, UNREGISTERED};
 use crate::process::PROCESS;
 use crate::setup::listen::adopt;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
 

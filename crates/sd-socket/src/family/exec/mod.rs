@@ -21,12 +21,14 @@ use crate::fd::table::{self, Entry};
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::endpoint::NONBLOCK;
+use alloc::vec::Vec;
 pub(crate) use attach::{attach, take_over_words};
 use cleared::Completed;
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
 use image::Image;
 pub use quiet::Variables;
+use sd_attach::Tracer;
 use sd_shm::slab::{Endpoint, State};
 use target::Answer;
 pub use target::Program;
@@ -38,10 +40,12 @@ const BRIDGES_MAX: usize = 8;
 pub struct Prepared {
     image: Option<Image>,
     environment: Option<Completed>,
+    /// Brings the library into a program without libc.
+    tracer: Option<Tracer>,
 }
 
 impl Prepared {
-    const NOTHING: Prepared = Prepared { image: None, environment: None };
+    const NOTHING: Prepared = Prepared { image: None, environment: None, tracer: None };
 
     /// The environment to execute `program` with, where `given` is the caller's choice; it may be in `room`.
     ///
@@ -67,6 +71,29 @@ impl Prepared {
 /// # Safety
 /// The program's strings and the environment are what execve(2) wants.
 pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char) -> Prepared {
+    // SAFETY: by contract.
+    let tracer = unsafe { target::accompany(program, environment) };
+    // SAFETY: by contract.
+    let prepared = unsafe { prepare_sockets(program, environment, tracer.is_some()) };
+    Prepared { tracer, ..prepared }
+}
+
+/// Whether the library is brought into `program` by who executes it, so that this must be one that has it.
+///
+/// # Safety
+/// As for [`prepare`].
+pub(crate) unsafe fn is_accompanied(program: Program, environment: *const *const c_char) -> bool {
+    // SAFETY: by contract.
+    unsafe { target::wants_tracer(program, environment) }
+}
+
+/// # Safety
+/// As for [`prepare`].
+unsafe fn prepare_sockets(
+    program: Program,
+    environment: *const *const c_char,
+    accompanied: bool,
+) -> Prepared {
     // A child of a clone that we have not seen has our table but none of our sockets.
     let is_known = || PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid();
     if PROCESS.slab_count.load(Ordering::Acquire) == 0 || !is_known() {
@@ -87,7 +114,7 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     let (mut image, mut completed) = (None, None);
     if !sockets.is_empty() {
         // SAFETY: by contract.
-        match unsafe { target::loads_us(program, environment) } {
+        match unsafe { target::loads_us(program, environment, accompanied) } {
             // There is no such program, so exec will fail.
             None => return Prepared::NOTHING,
             // It is a stranger to the family (see `separate`).
@@ -107,13 +134,16 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     if image.is_none() && !crate::monitor::client::end_is_seen() {
         let_go();
     }
-    Prepared { environment: completed.filter(|_| image.is_some()), image }
+    Prepared { environment: completed.filter(|_| image.is_some()), image, tracer: None }
 }
 
 /// The exec has failed.
 pub(crate) fn failed(prepared: Prepared) {
     if let Some(image) = prepared.image {
         image.undo();
+    }
+    if let Some(tracer) = prepared.tracer {
+        tracer.dismiss();
     }
 }
 
@@ -133,7 +163,11 @@ fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
             }
             // The placeholder is shared with other sockets.
             State::Fresh | State::Bound => drop(crate::socket::kernel_socket::materialize(endpoint)),
-            State::Listen => give_listener(fd, endpoint),
+            State::Listen => {
+                give_listener(fd, endpoint);
+                // The new program sees what comes to the kernel, and relatives may only keep it.
+                crate::setup::withdrawn::cannot_take(fd);
+            }
             _ => {}
         }
     }

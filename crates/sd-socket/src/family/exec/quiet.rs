@@ -189,19 +189,24 @@ fn search(file: &[u8]) -> bool {
     let path = crate::process::env::current(b"PATH").unwrap_or(b"/bin:/usr/bin");
     for dir in path.split(|&byte| byte == b':') {
         let mut whole = [0u8; PATH_LEN_MAX];
-        let slash: &[u8] = if dir.is_empty() { b"" } else { b"/" };
-        let mut len = 0;
-        for part in [dir, slash, file, b"\0"] {
-            let Some(room) = whole.get_mut(len..len + part.len()) else { return false };
-            room.copy_from_slice(part);
-            len += part.len();
-        }
+        let Some(whole) = join(dir, file, &mut whole) else { return false };
         // SAFETY: a C string, made above.
         if let Some(answer) = unsafe { look(libc::AT_FDCWD, whole.as_ptr().cast()) } {
             return answer;
         }
     }
     false
+}
+
+/// A name in a folder, as a C string, if there is room.
+pub(super) fn join<'a>(dir: &[u8], file: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let slash: &[u8] = if dir.is_empty() { b"" } else { b"/" };
+    let mut len = 0;
+    for part in [dir, slash, file, b"\0"] {
+        room.get_mut(len..len + part.len())?.copy_from_slice(part);
+        len += part.len();
+    }
+    room.get(..len)
 }
 
 /// `None` when there is nothing by that name.

@@ -1,10 +1,12 @@
 //! Will the next program load libsd.so? Where that is not sure the answer is no.
 //!
 //! The dynamic linker loads us into a program when LD_PRELOAD names us, the library is there, the program has
-//! glibc's linker as its interpreter, and exec changes neither user nor capabilities (ld.so(8), AT_SECURE).
+//! the linker of glibc or musl as its interpreter, and exec changes neither user nor capabilities (ld.so(8), AT_SECURE).
 
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use sd_attach::Tracer;
 use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
 
@@ -38,14 +40,69 @@ pub(super) enum Answer {
     NotLoaded,
 }
 
-/// `None` when there is no such program.
+/// Has the library brought into the program, where no dynamic linker would load it: a static Go program, in whose environment the library
+/// is named. Such a program is none that gives rights.
 ///
 /// # Safety
 /// As for execve(2).
-pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Option<Answer> {
+pub(super) unsafe fn accompany(program: Program, environment: Environment) -> Option<Tracer> {
+    // SAFETY: by contract.
+    if !unsafe { wants_tracer(program, environment) } {
+        return None;
+    }
+    let mut room = [0u8; PATH_MAX];
+    sd_attach::accompany(freestanding(&mut room)?).ok()
+}
+
+/// Whether the program is one for [`accompany`]. Memory may be borrowed, and the stack that of a handler, as for `quiet`.
+///
+/// # Safety
+/// As for execve(2).
+pub(super) unsafe fn wants_tracer(program: Program, environment: Environment) -> bool {
+    if own_path().is_none() || sd_sys::confine::is_on() {
+        return false;
+    }
+    // SAFETY: by contract.
+    unsafe {
+        let Some(Some(fd)) = open(program) else { return false };
+        // The rest is asked about few programs; a filter may kill for what is to come.
+        sd_attach::program::is_static_go(fd.raw())
+            && crate::process::env::may_accompany()
+            && is_preloaded(environment)
+            && has_plain_ids()
+            && keeps_ids(fd.raw())
+    }
+}
+
+/// Of a path of a library.
+const PATH_MAX: usize = 1024;
+
+/// The library for programs without libc, which is beside this one.
+fn freestanding(room: &mut [u8; PATH_MAX]) -> Option<&CStr> {
+    let own = own_path()?;
+    let folder = own.iter().rposition(|byte| *byte == b'/')? + 1;
+    let name = sd_attach::FILE.to_bytes_with_nul();
+    room.get_mut(..folder)?.copy_from_slice(own.get(..folder)?);
+    room.get_mut(folder..folder + name.len())?.copy_from_slice(name);
+    CStr::from_bytes_until_nul(room).ok()
+}
+
+/// `None` when there is no such program. `accompanied`: [`accompany`] has given a tracer for it.
+///
+/// # Safety
+/// As for execve(2).
+pub(super) unsafe fn loads_us(
+    program: Program,
+    environment: Environment,
+    accompanied: bool,
+) -> Option<Answer> {
     // SAFETY: by contract.
     unsafe {
         let Some(fd) = open(program)? else { return Some(Answer::NotLoaded) };
+        if accompanied {
+            let can_be_led = sd_attach::program::can_be_led(fd.raw());
+            return Some(if can_be_led { Answer::Loaded } else { Answer::NotLoaded });
+        }
         let named = is_preloaded(environment);
         let forgotten = !named && super::cleared::is_clear(environment);
         let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd.raw(), 0);
@@ -58,7 +115,7 @@ pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Opt
 }
 
 /// `Some(None)` when it is there but cannot be read.
-unsafe fn open(program: Program) -> Option<Option<Owned>> {
+pub(super) unsafe fn open(program: Program) -> Option<Option<Owned>> {
     // SAFETY: by contract.
     unsafe {
         match program {
@@ -86,18 +143,22 @@ unsafe fn open_at(dir: i32, path: *const c_char, flags: i32) -> Option<Option<Ow
     }
 }
 
+/// Of a path that is looked for; longer ones take memory.
+const SEARCHED_MAX: usize = 512;
+
 /// As execvp(3).
 unsafe fn search(file: &[u8]) -> Option<Option<Owned>> {
     let path = crate::process::env::current(b"PATH").unwrap_or(b"/bin:/usr/bin");
-    let mut whole = Vec::new();
+    let mut whole = [0u8; SEARCHED_MAX];
     path.split(|&byte| byte == b':').find_map(|dir| {
-        whole.clear();
-        whole.extend_from_slice(dir);
-        if !dir.is_empty() {
-            whole.push(b'/');
-        }
-        whole.extend_from_slice(file);
-        whole.push(0);
+        let long;
+        let whole = match super::quiet::join(dir, file, &mut whole) {
+            Some(whole) => whole,
+            None => {
+                long = [dir, b"/", file, b"\0"].concat();
+                &long
+            }
+        };
         // SAFETY: a C string, made above.
         unsafe { open_at(libc::AT_FDCWD, whole.as_ptr().cast(), 0) }
     })
@@ -145,7 +206,7 @@ fn has_plain_ids() -> bool {
 const SCRIPTS_MAX: u32 = 4;
 const START_LEN: usize = 4096;
 
-/// Whether the file, or the interpreter that a script names, is a program for glibc's linker.
+/// Whether the file, or the interpreter that a script names, is a program for a linker that loads us.
 fn is_for_us(fd: i32, depth: u32) -> bool {
     let mut start = [0u8; START_LEN];
     let Some(len) = read_at(fd, &mut start, 0).filter(|_| keeps_ids(fd)) else { return false };
@@ -185,10 +246,7 @@ fn keeps_ids(fd: i32) -> bool {
     }
 }
 
-pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
-    let field = bytes.get(at..at.checked_add(len)?)?;
-    Some(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-}
+pub(super) use sd_attach::elf::number;
 
 /// The program headers of a program for this architecture (elf(5)).
 struct Headers {
@@ -196,7 +254,7 @@ struct Headers {
     bytes: Vec<u8>,
 }
 
-const HEADER_LEN: usize = 56;
+const HEADER_LEN: usize = sd_attach::elf::ENTRY_LEN;
 const HEADERS_MAX: u64 = 64;
 
 impl Headers {
@@ -224,12 +282,16 @@ impl Headers {
         Some(bytes)
     }
 
-    /// Its interpreter is glibc's dynamic linker.
+    /// Its interpreter is the dynamic linker of glibc, or of musl; and then none of its standard streams is a socket of ours, whose bytes
+    /// musl's stdio would ask the kernel for.
     fn has_our_linker(&self) -> bool {
         const PT_INTERP: u64 = 3;
         let name = |path: &[u8]| path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
         let path = self.read(PT_INTERP, START_LEN);
-        path.and_then(|path| name(&path)).is_some_and(|name| name.starts_with(b"ld-linux"))
+        path.and_then(|path| name(&path)).is_some_and(|name| {
+            name.starts_with(b"ld-linux")
+                || name.starts_with(b"ld-musl") && !(0..3).any(crate::fd::table::is_ours)
+        })
     }
 
     /// One that needs none, not even libc, makes its system calls itself, though the linker loads us into it: a Go program without cgo.

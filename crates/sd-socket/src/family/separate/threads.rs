@@ -27,6 +27,7 @@ use crate::monitor::client;
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{EndpointExt, RESET};
 use crate::socket::token;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
 use sd_shm::channel::Mapping;

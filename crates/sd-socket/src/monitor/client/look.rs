@@ -10,6 +10,9 @@ const LOOK_EVERY_NS: u64 = 1_000_000_000;
 /// When it looked last.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
+/// See [`mail_pause`].
+const MAIL_PAUSE_NS: u64 = 1_000_000;
+
 /// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
 /// at the control socket about once a second, and registration with a new monitor.
 pub(crate) fn glance() {
@@ -61,6 +64,11 @@ pub(crate) fn check_mail() {
 #[inline]
 pub(crate) fn has_mail() -> bool {
     PROCESS.header().mail.load(Ordering::Acquire) != PROCESS.mail_seen.load(Ordering::Relaxed)
+}
+
+/// Before a sleep: mail that is there while another thread talks with the monitor is looked for again so soon.
+pub(crate) fn mail_pause() -> Option<u64> {
+    has_mail().then_some(MAIL_PAUSE_NS)
 }
 
 #[cold]

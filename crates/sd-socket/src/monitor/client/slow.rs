@@ -9,10 +9,10 @@ use super::{Control, LOST};
 use crate::fd::hidden::Hidden;
 use crate::monitor::sink::{SINK, take_in};
 use crate::process::PROCESS;
+use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_sys::{Errno, msg};
-use std::collections::VecDeque;
 
 /// Messages that are kept; a process that has more to say to a monitor that does not listen gives it up.
 const KEPT_MAX: usize = 4096;
@@ -135,7 +135,22 @@ pub(super) fn ask_within(
     fds: &[i32],
     patience_ms: Option<i32>,
 ) -> Option<(Reply, msg::Received)> {
-    let mut kept = false;
+    let answer = answer_within(control, fd, request, fds, patience_ms);
+    if !control.mail.is_empty() {
+        // The counter looks changed to the next one who drains, and a sleeper drains now.
+        PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
+        sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
+    }
+    answer
+}
+
+fn answer_within(
+    control: &mut Control,
+    fd: i32,
+    request: &Request,
+    fds: &[i32],
+    patience_ms: Option<i32>,
+) -> Option<(Reply, msg::Received)> {
     let _free = crate::monitor::spare::Free::now();
     take_late(control, fd);
     let is_slow = control.slow.owed != 0 || !matches!(flush(control, fd), Some(true));
@@ -158,26 +173,22 @@ pub(super) fn ask_within(
     }
     let has_come =
         || patience_ms.is_none_or(|ms| sd_sys::fd::poll_one(fd, libc::POLLIN, ms).is_ok_and(|got| got != 0));
-    let answer = loop {
+    loop {
         match if has_come() { receive(fd, 0) } else { Err(Errno::EAGAIN) } {
-            Ok((reply, got)) => match take_in(control, reply, got) {
-                Some(answer) => break Some(answer),
-                None => kept = true,
-            },
+            Ok((reply, got)) => {
+                let answer = take_in(control, reply, got);
+                if answer.is_some() {
+                    return answer;
+                }
+            }
             Err(error) => {
                 let is_late = error == Errno::EAGAIN;
                 control.slow.owed += u32::from(is_late);
                 control.slow.broken |= !is_late;
-                break None;
+                return None;
             }
         }
-    };
-    if kept {
-        // The counter looks changed to the next one who drains, and a sleeper drains now.
-        PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
-        sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     }
-    answer
 }
 
 /// When a message came last.

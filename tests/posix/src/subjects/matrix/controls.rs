@@ -58,7 +58,7 @@ const IOCTLS: &[(&str, libc::Ioctl, bool)] = &[
     ("none", 0, true),
     ("unknown", 0x1234, true),
     ("unknown of sockets", 0x89ff, true),
-    ("all bits", 0xffff_ffff, true),
+    ("all bits", 0xffff_ffffu32 as _, true),
 ];
 
 fn ioctls(state: fn() -> Made) {

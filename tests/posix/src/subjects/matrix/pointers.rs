@@ -193,7 +193,7 @@ fn part(address: Bad) -> libc::iovec {
 fn with(parts: &mut [libc::iovec]) -> libc::msghdr {
     let mut header = message();
     header.msg_iov = parts.as_mut_ptr();
-    header.msg_iovlen = parts.len();
+    header.msg_iovlen = parts.len() as _;
     header
 }
 

@@ -6,6 +6,8 @@
 //! | `syscall.rawVforkSyscall` | where os/exec is used | `pop %r12; syscall; push %r12` |
 //! | `runtime.epollcreate1`, `epollctl`, `epollwait` | up to 1.20 | `mov $number,%eax; syscall; mov %eax,N(%rsp); ret` |
 //! | `runtime.write1` | | the same: what the runtime prints, to a standard stream |
+//! | `runtime.clone` | static programs | `mov $56,%eax; syscall; cmp $0,%rax; je 5; mov %eax,N(%rsp); ret` |
+//! | `runtime.exitThread` | static programs | `mov $60,%eax; syscall; int $3` |
 //!
 //! A program in which one of them looks otherwise, or is there twice, is none that this file knows. The others, all in the runtime, are about memory,
 //! threads, signals, clocks, and files and pipes that the runtime has opened itself, which are no sockets.
@@ -13,7 +15,7 @@
 
 /// One `syscall` instruction, and what is to stand in for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Site {
+pub struct Site {
     /// Which text it is in, and where in that its first byte is that is replaced.
     pub text: usize,
     /// See `text`.
@@ -24,27 +26,31 @@ pub(super) struct Site {
 
 /// See the table above.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
     /// The one for all calls.
     Any,
     /// That of vfork.
     Vfork,
     /// For one call, by its number.
     Number(u32),
+    /// That by which the runtime makes its threads, where libc does not.
+    Clone,
+    /// That by which they end.
+    Exit,
 }
 
 /// Those of a program, at most.
-pub(super) const SITES_MAX: usize = 6;
+pub const SITES_MAX: usize = 8;
 
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Sites {
+pub struct Sites {
     found: [Option<Site>; SITES_MAX],
 }
 
 impl Sites {
     /// Each of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Site> {
+    pub fn iter(&self) -> impl Iterator<Item = &Site> {
         self.found.iter().flatten()
     }
 
@@ -63,26 +69,34 @@ impl Sites {
 
 impl Kind {
     /// What is replaced of the program: instructions before `syscall`, itself, and one behind, where five bytes need that.
-    pub(super) fn replaced(self) -> &'static [u8] {
+    pub fn replaced(self) -> &'static [u8] {
         match self {
             Kind::Any => &[0x48, 0x89, 0xdf, 0x0f, 0x05],
             Kind::Vfork => &[0x41, 0x5c, 0x0f, 0x05, 0x41, 0x54],
             // The number is not looked at.
             Kind::Number(_) => &[0xb8, 0, 0, 0, 0, 0x0f, 0x05],
+            Kind::Clone => &CLONE,
+            Kind::Exit => &EXIT,
         }
     }
 
     /// Where in what is replaced `syscall` is.
-    pub(super) fn instruction_at(self) -> usize {
+    pub fn instruction_at(self) -> usize {
         match self {
             Kind::Any => 3,
             Kind::Vfork => 2,
-            Kind::Number(_) => 5,
+            Kind::Number(_) | Kind::Clone | Kind::Exit => 5,
         }
     }
 }
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+const CLONE: [u8; 7] = [0xb8, libc::SYS_clone as u8, 0, 0, 0, 0x0f, 0x05];
+const EXIT: [u8; 7] = [0xb8, libc::SYS_exit as u8, 0, 0, 0, 0x0f, 0x05];
+/// `cmp $0,%rax; je 5`: the child goes on elsewhere.
+const IS_CHILD: [u8; 6] = [0x48, 0x83, 0xf8, 0x00, 0x74, 0x05];
+/// `int $3`
+const TRAP: [u8; 2] = [0xcd, 0x03];
 /// `cmp $0xfffffffffffff001,%rax`
 const COMPARE: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
 /// `mov %eax,N(%rsp)`, N, and `ret`
@@ -107,8 +121,17 @@ enum Meaning {
     Unknown,
 }
 
+/// Who makes a program's threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threads {
+    /// libc: the runtime's own way is not used.
+    OfLibc,
+    /// The runtime.
+    OfRuntime,
+}
+
 /// All sites of a program's texts; `None` if it cannot be led by them.
-pub(super) fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Option<Sites> {
+pub fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>, threads: Threads) -> Option<Sites> {
     let mut sites = Sites::default();
     for (text, bytes) in texts.enumerate() {
         let mut from = 0;
@@ -117,6 +140,7 @@ pub(super) fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Option<Sites> 
             match meaning(bytes, at) {
                 Meaning::Other => {}
                 Meaning::Unknown => return None,
+                Meaning::Site(Kind::Clone | Kind::Exit) if threads == Threads::OfLibc => {}
                 Meaning::Site(kind) => {
                     let site = Site { text, at: at - kind.instruction_at(), kind };
                     if !sites.add(site) {
@@ -126,7 +150,11 @@ pub(super) fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Option<Sites> 
             }
         }
     }
-    sites.iter().any(|site| site.kind == Kind::Any).then_some(sites)
+    let needed: &[Kind] = match threads {
+        Threads::OfLibc => &[Kind::Any],
+        Threads::OfRuntime => &[Kind::Any, Kind::Clone, Kind::Exit],
+    };
+    needed.iter().all(|kind| sites.iter().any(|site| site.kind == *kind)).then_some(sites)
 }
 
 fn meaning(text: &[u8], at: usize) -> Meaning {
@@ -140,6 +168,11 @@ fn meaning(text: &[u8], at: usize) -> Meaning {
     }
     let Some([0xb8, a, b, c, d]) = before(5) else { return Meaning::Other };
     let number = u32::from_le_bytes([*a, *b, *c, *d]);
+    match i64::from(number) {
+        libc::SYS_clone if behind.starts_with(&IS_CHILD) => return Meaning::Site(Kind::Clone),
+        libc::SYS_exit if behind.starts_with(&TRAP) => return Meaning::Site(Kind::Exit),
+        _ => {}
+    }
     let is_stored = behind.starts_with(&STORE) && behind.get(STORE.len() + 1) == Some(&RETURN);
     match (EPOLL.contains(&number), is_stored) {
         (true, true) => Meaning::Site(Kind::Number(number)),

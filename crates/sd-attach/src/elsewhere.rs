@@ -1,0 +1,36 @@
+//! For processors that this is not written for: no program is one.
+
+use core::convert::Infallible;
+use core::ffi::CStr;
+
+/// Which files are programs that the library can be brought into.
+pub mod program {
+    /// None.
+    pub fn is_static_go(_: i32) -> bool {
+        false
+    }
+
+    /// None.
+    pub fn can_be_led(_: i32) -> bool {
+        false
+    }
+}
+
+/// There is none.
+#[derive(Debug)]
+pub struct Tracer(Infallible);
+
+/// ENOSYS.
+///
+/// # Errors
+/// Always.
+pub fn accompany(_: &CStr) -> sd_sys::Result<Tracer> {
+    Err(sd_sys::Errno::ENOSYS)
+}
+
+impl Tracer {
+    /// Never called.
+    pub fn dismiss(self) {
+        match self.0 {}
+    }
+}

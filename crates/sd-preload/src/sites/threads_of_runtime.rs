@@ -1,0 +1,46 @@
+//! The stacks of threads that the program's runtime has made: made at a thread's first call, with the thread's block above, and freed by the
+//! call that ends the thread.
+
+use sd_sys::arch::{STACK_LEN, TOP_AT, Top};
+use sd_sys::{freestanding, syscall, thread};
+
+/// Where a thread ends.
+pub(super) fn exit_address() -> usize {
+    exit_entry as *const () as usize
+}
+
+sd_sys::exit_entry!(exit_entry, ended: ended);
+
+/// What lies below the end of a stack is nobody's.
+const GUARD_LEN: usize = 4096;
+
+/// A thread has a new stack, and runs on it: makes its block, and notes the stack there.
+///
+/// # Safety
+/// `entry`'s: `top` is at its place in a mapping of `STACK_LEN` bytes of zeros.
+pub(super) unsafe extern "C" fn begin(top: *mut Top) {
+    // SAFETY: by contract: the block's room is above; and the lowest page, of which nothing is used.
+    unsafe {
+        freestanding::begin_thread(top.add(1).cast());
+        thread::set_stack(top.cast());
+        syscall!(libc::SYS_mprotect, start(top), GUARD_LEN, libc::PROT_NONE);
+    }
+}
+
+/// Where the mapping begins.
+fn start(top: *mut Top) -> *mut u8 {
+    top.cast::<u8>().wrapping_sub(TOP_AT)
+}
+
+/// The thread is about to end, and runs on its stack here.
+unsafe extern "C" fn ended() -> *mut u8 {
+    start(thread::stack().cast())
+}
+
+/// Makes the first thread's, from which all others inherit; false without memory for it.
+pub(crate) fn begin_first() -> bool {
+    let Ok(mapping) = sd_sys::mem::reserve_private(STACK_LEN) else { return false };
+    // SAFETY: of zeros, so large, and nobody else's.
+    unsafe { begin(mapping.wrapping_add(TOP_AT).cast()) };
+    true
+}

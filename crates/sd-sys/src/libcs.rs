@@ -1,0 +1,89 @@
+//! The two libcs that the library can be loaded into: glibc and musl.
+//!
+//! | | glibc | musl |
+//! |---|---|---|
+//! | "is there only one thread?" | `__libc_single_threaded` (2.32) | the thread follows itself in the ring of all (1.2, x86-64) |
+//! | lengths in `msghdr` and `cmsghdr` | words | half words, with padding that nobody writes |
+//! | arguments of a constructor | argc, argv, environment | none |
+//!
+//! What only one of them has is a weak symbol of the library's ([`libc_names!`](crate::libc_names)).
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use libc::cmsghdr;
+
+/// Addresses of what not every libc has; null, or `None`, where it has not.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Names {
+    /// `__libc_single_threaded`.
+    pub single_threaded: *mut u8,
+    /// `__register_atfork`, which pthread_atfork(3) is made of.
+    pub register_atfork: Option<unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int>,
+    /// sysconf(3) by a name that is not hooked: allocators ask before anything can be looked up.
+    pub sysconf: Option<unsafe extern "C" fn(c_int) -> c_long>,
+    /// gnu_get_libc_version(3).
+    pub version: Option<unsafe extern "C" fn() -> *const c_char>,
+}
+
+/// What pthread_atfork(3) is given.
+pub type Handler = Option<unsafe extern "C" fn()>;
+
+/// Null for musl, and where the library is part of a program of ours, which says nothing.
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static IS_MUSL: AtomicBool = AtomicBool::new(false);
+
+/// Before anything else of the library runs.
+///
+/// # Safety
+/// The names are those of the libc that is loaded.
+pub unsafe fn begin(names: &Names) {
+    SINGLE_THREADED.store(names.single_threaded, Ordering::Relaxed);
+    IS_MUSL.store(names.version.is_none(), Ordering::Relaxed);
+}
+
+/// The libc is not glibc.
+#[inline(always)]
+pub fn is_musl() -> bool {
+    !cfg!(sd_freestanding) && IS_MUSL.load(Ordering::Relaxed)
+}
+
+/// A length in a `msghdr` or `cmsghdr` of the program's.
+#[inline(always)]
+pub fn length(word: usize) -> usize {
+    if is_musl() { word & u32::MAX as usize } else { word }
+}
+
+/// The part of a message's control data that follows one, as CMSG_NXTHDR(3) finds it; the data ends at `end`.
+///
+/// # Safety
+/// A header can be read there.
+pub unsafe fn next_control(at: *mut cmsghdr, end: usize) -> *mut cmsghdr {
+    const HEADER: usize = size_of::<cmsghdr>();
+    // SAFETY: by contract.
+    let len = length(unsafe { (*at).cmsg_len });
+    let next =
+        len.checked_next_multiple_of(align_of::<cmsghdr>()).and_then(|len| (at as usize).checked_add(len));
+    match next {
+        Some(next) if len >= HEADER && next.checked_add(HEADER).is_some_and(|behind| behind <= end) => {
+            next as *mut cmsghdr
+        }
+        _ => core::ptr::null_mut(),
+    }
+}
+
+/// No second thread exists, as far as the libc tells. glibc clears its flag before a second thread starts. musl links a new thread into the
+/// ring before pthread_create(3) returns, and until then lets no handler run in the thread that makes it; one of before 1.2 has zeros
+/// there.
+#[inline(always)]
+pub fn is_only_thread() -> bool {
+    if cfg!(sd_freestanding) {
+        return false;
+    }
+    let flag = SINGLE_THREADED.load(Ordering::Relaxed);
+    if flag.is_null() {
+        return is_musl() && crate::arch::follows_itself();
+    }
+    // SAFETY: a plain byte that stays; glibc writes it only while a single thread exists.
+    unsafe { flag.read_volatile() != 0 }
+}

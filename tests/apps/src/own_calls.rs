@@ -1,0 +1,64 @@
+//! Programs that the dynamic linker does not load the library into. A static one that makes its system calls and threads itself, as Go's runtime
+//! does, gets it however it is executed; it needs no Go, so this runs always, and `go` has the real ones. The same of a program of musl's.
+
+use super::Scenario;
+use super::mixed_tools::compile;
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
+use std::process::Command;
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("own-calls", &["gcc", "/usr/include/stdio.h", "python3"], own_calls).limit_s(60),
+    Scenario::new("musl-program", &["musl-gcc", "python3"], musl).limit_s(30),
+];
+
+const LIMIT: Duration = Duration::from_secs(20);
+const OPTIONS: &[&str] =
+    &["-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--build-id=none"];
+/// By posix_spawn(3), which no exec of the parent's is behind.
+const SPAWN: &str = "import os, sys; child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); \
+     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))";
+
+/// By what it is executed: execvp(3), a shell (vfork), posix_spawn(3).
+const WAYS: [&[&str]; 3] = [&["env"], &["sh", "-c", "\"$@\"; exit $?", "sh"], &["python3", "-c", SPAWN]];
+
+fn own_calls(lab: &mut Lab) -> Result<()> {
+    let program = compile(lab, "own-calls", include_str!("../c/own_calls.c"), OPTIONS)?;
+    for way in WAYS.into_iter().chain([&[] as &[&str]]) {
+        let port = free_port()?;
+        let watch = lab.watch(port);
+        let said = said(lab, way, &[&program, &port.to_string(), "8", "20000"])?;
+        if said != "echoed\n" {
+            fail!("by {way:?} it said {said:?}");
+        }
+        lab.check(watch, Side::Sd, Side::Sd).map_err(|error| format!("by {way:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn said(lab: &Lab, way: &[&str], words: &[&str]) -> Result<String> {
+    let words = [way, words].concat();
+    let mut command = lab.command(Side::Sd, words[0], &words[1..])?;
+    Ok(Proc::start(&mut command, "program", lab.path())?.wait(LIMIT)?.ok()?.text())
+}
+
+/// One of musl's.
+fn musl(lab: &mut Lab) -> Result<()> {
+    let (source, program) = (lab.path().join("musl.c"), lab.path().join("musl"));
+    std::fs::write(&source, include_str!("../c/musl_program.c"))?;
+    let mut command = Command::new("musl-gcc");
+    Proc::start(command.arg("-o").arg(&program).arg(&source), "musl-gcc", lab.path())?.wait(LIMIT)?.ok()?;
+    let program = program.display().to_string();
+    for way in WAYS.into_iter().chain([&[] as &[&str]]) {
+        let port = free_port()?;
+        let watch = lab.watch(port);
+        let said = said(lab, way, &[&program, &port.to_string()])?;
+        if said != "echoed\n" {
+            fail!("by {way:?} it said {said:?}");
+        }
+        lab.check(watch, Side::Sd, Side::Sd).map_err(|error| format!("by {way:?}: {error}"))?;
+    }
+    Ok(())
+}

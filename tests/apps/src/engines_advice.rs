@@ -45,6 +45,8 @@ const SPARSE: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/
 /// As the hosts file has it where it says nothing.
 const LEAST: usize = 32;
 const COUNT: usize = 40;
+/// How many are left at the end, as the client has it: too few for an engine, and more than would each wake who reads them.
+const LEFT: usize = 20;
 /// What a busy machine carries faster is not to be a test's result.
 const NO_TRIAL: &str = "trial off\n";
 /// Long enough for whoever would come again.
@@ -148,7 +150,7 @@ fn sparse() -> Result<()> {
     talk.end()
 }
 
-/// Forty are promoted; the one that becomes bulk goes back, and the last two do when the others have closed. Nobody comes again.
+/// Forty are promoted; the one that becomes bulk goes back, and the last ones do when the others have closed. Nobody comes again.
 fn few_and_bulk() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -162,7 +164,7 @@ fn few_and_bulk() -> Result<()> {
     went_back(hosts, "bulk", 1)?;
     came(hosts, COUNT - 1)?;
     next(input, client, "few")?;
-    went_back(hosts, "few are busy between the hosts", 2)?;
+    went_back(hosts, "few are busy between the hosts", LEFT)?;
 
     carried(hosts, 0)?;
     let promotions = hosts.each_ref().map(|host| host.lab.snapshot().map(|seen| seen.promotions));
@@ -172,8 +174,9 @@ fn few_and_bulk() -> Result<()> {
         if seen.promotions != before || seen.of_port(PORT).iter().any(|c| c.path != "kernel") {
             fail!("{before} promotions, then {}: {}", seen.promotions, roads(&seen));
         }
-        // Each connection once. An end may be in a call when its slot is to be had, and is offered again then: on a busy machine most are.
-        if before as usize > COUNT * 3 {
+        // Each connection once. An end may be in a call when its slot is to be had, as most are on a busy machine, and is offered again
+        // after 1 s, then 2, up to a minute: seven times within the limit of this stage.
+        if before as usize > COUNT * 8 {
             fail!("{before} promotions of {COUNT} connections");
         }
     }

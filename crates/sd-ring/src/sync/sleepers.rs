@@ -10,8 +10,7 @@
 //! that, and none of them has looked yet: what the peer publishes now they will see too, and it need not write again. A peer that writes a thousand
 //! announcements while the other process waits for its processor makes one system call.
 //!
-//! That holds where nobody but who is counted takes what the eventfd tells: an engine's is watched by its one thread. A program's instance of epoll, in which a
-//! thread may sleep, can be asked by another thread or process, which is in no count: so of others nothing is noted.
+//! That holds where whoever takes what the eventfd tells enters or leaves afterwards, or says that he has taken it ([`taken`]).
 
 use crate::facade::{AtomicU32, AtomicU64, Ordering, fence_full};
 
@@ -34,6 +33,14 @@ pub fn enter<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
 #[inline]
 pub fn leave<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
     words.for_each(|word| _ = word.fetch_sub(1, Ordering::SeqCst));
+    fence_full();
+}
+
+/// Somebody has taken what the eventfd told, and a thread that is counted may sleep all the same. Afterwards it looks once more (SYNC POINT: rung, with
+/// `whom_to_wake` in crates/sd-ring/src/sync/sleepers.rs).
+#[inline]
+pub fn taken<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
+    words.for_each(|word| _ = word.fetch_add(CHANGE, Ordering::SeqCst));
     fence_full();
 }
 

@@ -1,4 +1,5 @@
-//! SYNC POINT: rung. Fails without the fence of `leave`, without that of `enter` or of `whom_to_wake`, and where `leave` does not change the word.
+//! SYNC POINT: rung. Fails without the fence of `leave`, without that of `enter` or of `whom_to_wake`, where `leave` does not change the word, and where
+//! `taken` does not.
 
 use super::model;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,21 +19,45 @@ struct Process {
 }
 
 impl Process {
+    fn new() -> Process {
+        Process {
+            summary: AtomicU64::new(0),
+            leaves: [AtomicU64::new(0)],
+            sleepers: AtomicU64::new(0),
+            is_written: Mutex::new(false),
+            wake: Condvar::new(),
+            found: AtomicU32::new(0),
+        }
+    }
+
     fn write(&self) {
         *self.is_written.lock().unwrap() = true;
         self.wake.notify_all();
     }
 
-    fn look(&self) {
+    /// Slots that are announced now.
+    fn take(&self, mut each: impl FnMut(u32)) {
         events::take(&self.summary, &self.leaves, |slot| {
             self.found.fetch_or(1 << slot, Ordering::AcqRel);
-            // Whom it concerns is woken, by means of the process's own.
-            self.write();
+            each(1 << slot);
         });
+    }
+
+    fn look(&self) {
+        // Whom it concerns is woken, by means of the process's own.
+        self.take(|_| self.write());
     }
 
     fn has_found(&self, slots: u32) -> bool {
         self.found.load(Ordering::Acquire) & slots == slots
+    }
+
+    fn await_write(&self) {
+        let mut is_written = self.is_written.lock().unwrap();
+        while !*is_written {
+            is_written = self.wake.wait(is_written).unwrap();
+        }
+        *is_written = false;
     }
 
     /// One sleep, unless there is something.
@@ -40,42 +65,55 @@ impl Process {
         sleepers::enter([&self.sleepers].into_iter());
         self.look();
         if !has_found() {
-            let mut is_written = self.is_written.lock().unwrap();
-            while !*is_written {
-                is_written = self.wake.wait(is_written).unwrap();
-            }
-            *is_written = false;
+            self.await_write();
         }
         sleepers::leave([&self.sleepers].into_iter());
         self.look();
     }
 }
 
+/// Announces two slots, and rings at most once for each sleep.
+fn announces_twice(process: &Arc<Process>) -> thread::JoinHandle<()> {
+    let process = process.clone();
+    thread::spawn(move || {
+        let rung = AtomicU64::new(0);
+        for slot in [0, 1] {
+            events::post(&process.summary, &process.leaves, slot);
+            if let Some(word) = sleepers::whom_to_wake(&process.sleepers, &rung) {
+                process.write();
+                rung.store(word, Ordering::Relaxed);
+            }
+        }
+    })
+}
+
+/// The only thread takes what the eventfd told before it sleeps, as what is slept on is kept for later sleeps. It waits for the second slot.
+#[test]
+fn what_was_taken_is_rung_for_again() {
+    model(3, || {
+        let process = Arc::new(Process::new());
+        let peer = announces_twice(&process);
+        while !process.has_found(2) {
+            sleepers::enter([&process.sleepers].into_iter());
+            *process.is_written.lock().unwrap() = false;
+            sleepers::taken([&process.sleepers].into_iter());
+            process.take(|_| ());
+            if !process.has_found(2) {
+                process.await_write();
+            }
+            sleepers::leave([&process.sleepers].into_iter());
+            process.take(|_| ());
+        }
+        peer.join().unwrap();
+    });
+}
+
 /// A thread sleeps once, and then computes for ever. The peer announces twice, and rings at most once for each sleep. The other thread gets both.
 #[test]
 fn what_was_not_rung_for_is_seen() {
     model(3, || {
-        let process = Arc::new(Process {
-            summary: AtomicU64::new(0),
-            leaves: [AtomicU64::new(0)],
-            sleepers: AtomicU64::new(0),
-            is_written: Mutex::new(false),
-            wake: Condvar::new(),
-            found: AtomicU32::new(0),
-        });
-        let peer = {
-            let process = process.clone();
-            thread::spawn(move || {
-                let rung = AtomicU64::new(0);
-                for slot in [0, 1] {
-                    events::post(&process.summary, &process.leaves, slot);
-                    if let Some(word) = sleepers::whom_to_wake(&process.sleepers, &rung) {
-                        process.write();
-                        rung.store(word, Ordering::Relaxed);
-                    }
-                }
-            })
-        };
+        let process = Arc::new(Process::new());
+        let peer = announces_twice(&process);
         let once = {
             let process = process.clone();
             thread::spawn(move || process.sleep(|| process.has_found(1) || process.has_found(2)))

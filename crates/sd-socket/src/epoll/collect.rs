@@ -1,7 +1,7 @@
 //! The ready list: what is reported, what stays, what is armed. After the kernel's ep_send_events.
 
 use super::*;
-use crate::process::waker::OWN_EVENT;
+use crate::process::waker::{self, OWN_EVENT};
 use alloc::vec::Vec;
 use libc::{EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, EPOLLRDNORM, epoll_event};
 use sd_sys::lock::Guard;
@@ -396,6 +396,7 @@ fn report_kernel(
     }
     if rung && epoll.place.is_inside() {
         sleep_fd::answer(epoll);
+        waker::taken();
     }
     if got > 0 {
         ready_list.kernel_queued = true;

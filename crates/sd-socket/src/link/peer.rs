@@ -24,7 +24,6 @@ pub(crate) struct Peer {
     sleepers: Option<&'static Public>,
     /// What that said before this process has rung last; see `sd_ring::sync::sleepers`.
     rung: AtomicU64,
-    is_engine: bool,
     /// Where the other side answers: how often it was rung, and up to which of these it has looked.
     answers: Option<[&'static AtomicU32; 2]>,
     /// It is another user's: see `stranger`.
@@ -45,24 +44,12 @@ impl Peer {
         }
         let [client, rung] = [const { AtomicU64::new(0) }; 2];
         let is_stranger = is_stranger.into();
-        Peer {
-            pid,
-            client,
-            public,
-            event_fd,
-            sleepers: public,
-            rung,
-            is_engine: false,
-            answers: None,
-            is_stranger,
-            of,
-        }
+        Peer { pid, client, public, event_fd, sleepers: public, rung, answers: None, is_stranger, of }
     }
 
     /// It stands behind such a link of a channel.
     pub(super) fn behind(mut self, link: Link, header: &'static Header) -> Peer {
         self.sleepers = self.public.filter(|_| link.says_who_sleeps());
-        self.is_engine = !link.sends_again();
         let side = self.of.1 as usize;
         let words = header.rung.get(side).zip(header.answered.get(side));
         self.answers = words.filter(|_| link.answers()).map(|(rung, answered)| [rung, answered]);
@@ -70,7 +57,8 @@ impl Peer {
     }
 
     /// Makes sure that the process looks at its events, if all its threads sleep. What it shall see was
-    /// published before (SYNC POINT: sleepers, with `enter` in crates/sd-socket/src/process/waker.rs).
+    /// published before (SYNC POINT: sleepers, with `enter` in crates/sd-socket/src/process/waker.rs; SYNC POINT: rung, with `has_taken` in
+    /// crates/sd-socket/src/process/waker.rs).
     pub(crate) fn wake(&self) {
         match self.sleepers {
             Some(page) => {
@@ -82,10 +70,10 @@ impl Peer {
         }
     }
 
-    /// An engine alone takes what its eventfd tells. Another user's is rung by way of others, which may fail.
+    /// Another user's is rung by way of others, which may fail.
     fn ring_noting(&self, word: u64) {
         self.ring(self.event_fd.raw());
-        if self.is_engine && !self.is_stranger.load(Ordering::Relaxed) {
+        if !self.is_stranger.load(Ordering::Relaxed) {
             self.rung.store(word, Ordering::Relaxed);
         }
     }

@@ -95,6 +95,11 @@ pub(crate) fn watch_all() {
     WATCH.watch_from(0);
 }
 
+/// What the eventfds told is taken by a thread that does not sleep, but which may have interrupted one that does.
+pub(crate) fn taken() {
+    sleepers::taken(View::now().sleepers());
+}
+
 /// Some thread sleeps. One that lingers does not, and is counted no more.
 pub(crate) fn any_sleeper() -> bool {
     lingering::end();
@@ -223,6 +228,12 @@ impl Sleeper {
     /// The eventfds whose writers know of this sleep.
     pub(crate) fn view(&self) -> View {
         self.view
+    }
+
+    /// What the eventfds told is taken, and the thread has not slept yet. Afterwards events must be looked at once more (SYNC POINT: rung, with
+    /// `wake` in crates/sd-socket/src/link/peer.rs).
+    pub(crate) fn has_taken(&self) {
+        sleepers::taken(self.view.sleepers());
     }
 
     /// Others are to be watched by now: enter anew.

@@ -23,6 +23,8 @@ const LOOKS_MIN: u32 = 20;
 const BUDGET_MAX_US: u32 = 60;
 /// A yield that took so long ran somebody else.
 const HANDED_OVER_NS: u64 = 900;
+/// Looks that took so long were interrupted: the peer had this thread's core for a while, without which there was nothing to see.
+static INTERRUPTED: time::Interval = time::Interval::of_ns(20_000);
 /// One wait in so many uses the full budget.
 const PROBE_EVERY: u32 = 32;
 /// A yield that took so long gave the core away for a time slice. Of a peer that computed for so long on the same core,
@@ -95,10 +97,12 @@ pub(crate) fn spin_at(word: &AtomicU32, cost: u32, mut ready: impl FnMut() -> bo
 #[inline]
 pub(crate) fn spin_warned(word: &AtomicU32, cost: u32, mut ready: impl FnMut(bool) -> bool) -> bool {
     let learned = Learned::load(word);
+    let has_more_to_learn = learned.looks < LOOKS_MAX || learned.budget_us < BUDGET_MAX_US;
+    let began = if has_more_to_learn { time::ticks() } else { 0 };
     for left in (0..learned.looks.div_ceil(cost)).rev() {
         if ready(left == 0) {
-            if learned.looks < LOOKS_MAX || learned.budget_us < BUDGET_MAX_US {
-                reward(word, learned);
+            if has_more_to_learn {
+                reward(word, learned, began);
             }
             return true;
         }
@@ -107,7 +111,11 @@ pub(crate) fn spin_warned(word: &AtomicU32, cost: u32, mut ready: impl FnMut(boo
 }
 
 #[cold]
-fn reward(word: &AtomicU32, learned: Learned) {
+fn reward(word: &AtomicU32, learned: Learned, began: u64) {
+    if INTERRUPTED.is_over(time::ticks().wrapping_sub(began)) {
+        Learned { looks: LOOKS_MIN, ..learned }.store(word);
+        return;
+    }
     let budget_us = (learned.budget_us + 4).min(BUDGET_MAX_US);
     Learned { looks: (learned.looks + 200).min(LOOKS_MAX), budget_us, ..learned }.store(word);
 }

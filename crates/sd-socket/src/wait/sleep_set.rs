@@ -91,6 +91,7 @@ impl SleepSet {
         // write it for them. Without this the sleep would end for nothing.
         if !is_known || !single_threaded() {
             set.take_news();
+            sleeper.has_taken();
         }
         Ok(set)
     }

@@ -29,8 +29,9 @@ pub struct Names {
 /// What pthread_atfork(3) is given.
 pub type Handler = Option<unsafe extern "C" fn()>;
 
-/// Null for musl, and where the library is part of a program of ours, which says nothing.
-static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// glibc's flag; for musl, and where the library is part of a program of ours, which says nothing, one that is never set.
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new((&raw const NEVER).cast_mut());
+static NEVER: u8 = 0;
 static IS_MUSL: AtomicBool = AtomicBool::new(false);
 
 /// Before anything else of the library runs.
@@ -38,7 +39,9 @@ static IS_MUSL: AtomicBool = AtomicBool::new(false);
 /// # Safety
 /// The names are those of the libc that is loaded.
 pub unsafe fn begin(names: &Names) {
-    SINGLE_THREADED.store(names.single_threaded, Ordering::Relaxed);
+    if !names.single_threaded.is_null() {
+        SINGLE_THREADED.store(names.single_threaded, Ordering::Relaxed);
+    }
     IS_MUSL.store(names.version.is_none(), Ordering::Relaxed);
 }
 
@@ -81,9 +84,6 @@ pub fn is_only_thread() -> bool {
         return false;
     }
     let flag = SINGLE_THREADED.load(Ordering::Relaxed);
-    if flag.is_null() {
-        return is_musl() && crate::arch::follows_itself();
-    }
     // SAFETY: a plain byte that stays; glibc writes it only while a single thread exists.
-    unsafe { flag.read_volatile() != 0 }
+    unsafe { flag.read_volatile() != 0 || is_musl() && crate::arch::follows_itself() }
 }

@@ -29,9 +29,12 @@ pub struct Names {
 /// What pthread_atfork(3) is given.
 pub type Handler = Option<unsafe extern "C" fn()>;
 
-/// glibc's flag; for musl, and where the library is part of a program of ours, which says nothing, one that is never set.
-static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new((&raw const NEVER).cast_mut());
-static NEVER: u8 = 0;
+/// glibc's flag; where the library is part of a program of ours, which says nothing, [`NEVER`]; for musl [`RING_KNOWS`].
+static SINGLE_THREADED: AtomicPtr<i8> = AtomicPtr::new((&raw const NEVER).cast_mut());
+/// Not the only thread, as far as is known.
+static NEVER: i8 = 0;
+/// musl's ring of threads says it.
+static RING_KNOWS: i8 = -1;
 static IS_MUSL: AtomicBool = AtomicBool::new(false);
 
 /// Before anything else of the library runs.
@@ -39,10 +42,12 @@ static IS_MUSL: AtomicBool = AtomicBool::new(false);
 /// # Safety
 /// The names are those of the libc that is loaded.
 pub unsafe fn begin(names: &Names) {
-    if !names.single_threaded.is_null() {
-        SINGLE_THREADED.store(names.single_threaded, Ordering::Relaxed);
+    let is_musl = names.version.is_none();
+    let flag = if is_musl { (&raw const RING_KNOWS).cast_mut() } else { names.single_threaded.cast() };
+    if !flag.is_null() {
+        SINGLE_THREADED.store(flag, Ordering::Relaxed);
     }
-    IS_MUSL.store(names.version.is_none(), Ordering::Relaxed);
+    IS_MUSL.store(is_musl, Ordering::Relaxed);
 }
 
 /// The libc is not glibc.
@@ -84,6 +89,7 @@ pub fn is_only_thread() -> bool {
         return false;
     }
     let flag = SINGLE_THREADED.load(Ordering::Relaxed);
-    // SAFETY: a plain byte that stays; glibc writes it only while a single thread exists.
-    unsafe { flag.read_volatile() != 0 || is_musl() && crate::arch::follows_itself() }
+    // SAFETY: a plain byte that stays; glibc writes it (0 or 1) only while a single thread exists.
+    let said = unsafe { flag.read_volatile() };
+    said > 0 || said < 0 && crate::arch::follows_itself()
 }

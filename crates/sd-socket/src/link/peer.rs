@@ -72,8 +72,7 @@ impl Peer {
 
     /// Another user's is rung by way of others, which may fail.
     fn ring_noting(&self, word: u64) {
-        self.ring(self.event_fd.raw());
-        if !self.is_stranger.load(Ordering::Relaxed) {
+        if self.ring(self.event_fd.raw()) {
             self.rung.store(word, Ordering::Relaxed);
         }
     }
@@ -93,13 +92,17 @@ impl Peer {
         }
     }
 
-    /// Wakes who watches an eventfd of its.
-    pub(crate) fn ring(&self, event_fd: i32) {
-        match self.is_stranger.load(Ordering::Relaxed) {
-            false if sd_sys::fd::signal_eventfd(event_fd) => {}
-            false => crate::monitor::client::noticed_loss(),
-            true => crate::link::stranger::ring(event_fd, self.of),
+    /// Wakes who watches an eventfd of its. Whether that is done for certain.
+    pub(crate) fn ring(&self, event_fd: i32) -> bool {
+        if self.is_stranger.load(Ordering::Relaxed) {
+            crate::link::stranger::ring(event_fd, self.of);
+            return false;
         }
+        let is_rung = sd_sys::fd::signal_eventfd(event_fd);
+        if !is_rung {
+            crate::monitor::client::noticed_loss();
+        }
+        is_rung
     }
 
     /// The program has closed its eventfd past libc.

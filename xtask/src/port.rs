@@ -1,16 +1,17 @@
 //! `cargo xtask port`: the compiler checks the library's crates for the other architecture, aarch64; their unit tests run by qemu's emulator of a
 //! user's programs. `cargo xtask posix --aarch64` runs the library itself.
 //!
-//! It wants the standard library for that target, a linker and the emulator (Debian's gcc-aarch64-linux-gnu and qemu-user); where they cannot be had
-//! this is skipped.
+//! It wants the standard library for that target, a linker and the emulator (Debian's gcc-aarch64-linux-gnu and qemu-user), and installs them; where they
+//! cannot be had this is skipped.
 
 use harness::report::Count;
-use harness::{Result, fail, product};
-use std::path::{Path, PathBuf};
+use harness::{Result, fail, install, product};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
+const LIBC: &str = "/usr/aarch64-linux-gnu/lib/libc.so.6";
 /// What runs a program for it, with Debian's glibc for it.
 pub(crate) const EMULATOR: [&str; 3] = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
 /// Crates whose unit tests run.
@@ -72,14 +73,8 @@ fn cargo(words: &[&str]) -> Command {
 }
 
 fn can_run() -> bool {
-    let is_there = |program: &str| {
-        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    };
-    for tool in [LINKER, EMULATOR[0]] {
-        if !is_there(tool) || !Path::new(EMULATOR[2]).exists() {
-            println!("skipped: no {tool}");
-            return false;
-        }
+    if !install::obtain(&[LINKER, LIBC, EMULATOR[0]]) {
+        return false;
     }
     let has = has_target(TARGET);
     if !has {

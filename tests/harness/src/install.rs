@@ -156,6 +156,16 @@ pub fn missing_of(needs: &[&str]) -> Vec<&'static str> {
     USUAL.iter().chain(EXTRA).filter(is_wanted).filter(lacks).map(|package| package.name).collect()
 }
 
+/// Whether all these needs are on this machine, by now; says which packages cannot be had.
+pub fn obtain(needs: &[&str]) -> bool {
+    let missing = missing_of(needs);
+    let got = if missing.is_empty() { Ok(()) } else { run(&missing) };
+    if let Err(error) = &got {
+        println!("skipped: {error}");
+    }
+    got.is_ok()
+}
+
 /// `cargo xtask install`: the usual packages, or all.
 pub fn command(is_all: bool) -> Result<()> {
     let mut packages = missing();

@@ -299,7 +299,7 @@ fn limited(world: &mut World, attack: &[&str]) -> Result<String> {
         most = procfs::fd_count(monitor as u32);
         said = attack.stdout_so_far().replace('\n', ", ");
         for _ in 0..3 {
-            let (_, path) = contact_by(world, User::Alice, With::Sd, port, "hello")?;
+            let (_, path) = patiently(|| contact_by(world, User::Alice, With::Sd, port, "hello"))?;
             if path != "shm" {
                 fail!("alice gets the {path}; the monitor has {most} descriptors");
             }

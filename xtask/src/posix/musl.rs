@@ -2,7 +2,7 @@
 
 use super::suite::Suite;
 use crate::port;
-use harness::{Result, fail, product};
+use harness::{Result, fail, install, product};
 use std::fs;
 use std::process::Command;
 
@@ -10,8 +10,11 @@ const TARGET: &str = "x86_64-unknown-linux-musl";
 /// Names of glibc's that subjects call.
 const NAMES: &str = "tests/posix/musl/names.c";
 
-/// The program; `None` where Rust's standard library for the target cannot be had.
+/// The program; `None` where musl-gcc, or Rust's standard library for the target, cannot be had.
 pub(super) fn build() -> Result<Option<Suite>> {
+    if !install::obtain(&["musl-gcc"]) {
+        return Ok(None);
+    }
     if !port::has_target(TARGET) {
         println!("skipped: no standard library for musl");
         return Ok(None);

@@ -56,8 +56,13 @@ pub(crate) fn datagrams(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, Err
 fn new(kind: i32, to: SocketAddr) -> Result<OwnedFd, Errno> {
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let fd = sd_sys::fd::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
+    Ok(std_fd(fd))
+}
+
+/// What the standard library owns from now on.
+pub(crate) fn std_fd(fd: Owned) -> OwnedFd {
     // SAFETY: a descriptor of ours, which nobody else has any more.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd.into_raw()) })
+    unsafe { OwnedFd::from_raw_fd(fd.into_raw()) }
 }
 
 /// Binds it to `from`, any address of its own kind included, and connects it, or begins to.

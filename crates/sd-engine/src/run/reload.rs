@@ -16,7 +16,7 @@ use crate::leave::{Due, Leaving};
 use crate::names::Names;
 use crate::peer::{Peer, Tenure};
 use crate::policy::Load;
-use crate::socket::{Listener, watch};
+use crate::socket::{Listener, std_fd, watch};
 use crate::words::Question;
 use sd_proto::{Ip, Name, Request};
 use sd_sys::fd::Owned;
@@ -25,7 +25,6 @@ use sd_sys::time::now_ns;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The monitor is told of so many networks.
 const TOLD_MAX: usize = 1024;
@@ -60,9 +59,7 @@ impl Reload {
 
     /// The monitor hands the file over; the last one counts.
     pub(super) fn hear(&mut self, got: Received) {
-        // SAFETY: a descriptor of ours, which nobody else has any more.
-        let own = |file: Owned| File::from(unsafe { OwnedFd::from_raw_fd(file.into_raw()) });
-        self.came = got.fds.take().map(|both: [Owned; 2]| both.map(own));
+        self.came = got.fds.take().map(|both: [Owned; 2]| both.map(|file| std_fd(file).into()));
     }
 }
 

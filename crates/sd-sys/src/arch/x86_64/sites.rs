@@ -37,6 +37,25 @@ pub const TOP_AT: usize =
 /// So many numbers of system calls `site_entry` knows; higher ones are the kernel's.
 pub const NUMBERS: usize = 512;
 
+/// In assembly of [`site_entry!`](crate::site_entry): changes to the stack below the [`Top`] at r11, and leaves a [`Call`] there, in the order of its
+/// fields from below.
+#[macro_export]
+macro_rules! to_site_stack {
+    () => {
+        "mov dword ptr [r11 + {level}], 1
+        mov qword ptr [r11 + {stack_pointer}], rsp
+        mov rsp, r11
+        push rcx
+        push r9
+        push r8
+        push r10
+        push rdx
+        push rsi
+        push rdi
+        push rax"
+    };
+}
+
 /// Defines where a program's own `syscall` instructions are led to: `entry`.
 ///
 /// All registers are as for the instruction, and rcx, which it would change, is the address of such an instruction, behind which
@@ -61,18 +80,7 @@ macro_rules! site_entry {
                 "jz 4f",
                 "cmp dword ptr [r11 + {level}], 0",
                 "jne 3f",
-                "mov dword ptr [r11 + {level}], 1",
-                "mov qword ptr [r11 + {stack_pointer}], rsp",
-                "mov rsp, r11",
-                // A `Call`, in the order of its fields from below.
-                "push rcx",
-                "push r9",
-                "push r8",
-                "push r10",
-                "push rdx",
-                "push rsi",
-                "push rdi",
-                "push rax",
+                $crate::to_site_stack!(),
                 "2:",
                 "mov rdi, rsp",
                 "call {answer}",
@@ -129,17 +137,7 @@ macro_rules! site_entry {
                 "movq r9, xmm6",
                 "movq rcx, xmm7",
                 "ja 6f",
-                "mov dword ptr [r11 + {level}], 1",
-                "mov qword ptr [r11 + {stack_pointer}], rsp",
-                "mov rsp, r11",
-                "push rcx",
-                "push r9",
-                "push r8",
-                "push r10",
-                "push rdx",
-                "push rsi",
-                "push rdi",
-                "push rax",
+                $crate::to_site_stack!(),
                 "mov rdi, r11",
                 "call {begin}",
                 "jmp 2b",

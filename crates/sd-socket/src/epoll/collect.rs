@@ -1,7 +1,7 @@
 //! The ready list: what is reported, what stays, what is armed. After the kernel's ep_send_events.
 
 use super::*;
-use crate::process::waker::{self, OWN_EVENT};
+use crate::process::waker::OWN_EVENT;
 use alloc::vec::Vec;
 use libc::{EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, EPOLLRDNORM, epoll_event};
 use sd_sys::lock::Guard;
@@ -394,9 +394,9 @@ fn report_kernel(
     if kept > count {
         epoll.place.kernel_has_told();
     }
-    if rung && epoll.place.is_inside() {
+    // Whom a handler has interrupted, which looks here, leaves its sleep by that.
+    if rung && epoll.place.is_inside() && epoll.sleepers.load(Ordering::Relaxed) == 0 {
         sleep_fd::answer(epoll);
-        waker::taken();
     }
     if got > 0 {
         ready_list.kernel_queued = true;

@@ -95,11 +95,6 @@ pub(crate) fn watch_all() {
     WATCH.watch_from(0);
 }
 
-/// What the eventfds told is taken by a thread that does not sleep, but which may have interrupted one that does.
-pub(crate) fn taken() {
-    sleepers::taken(View::now().sleepers());
-}
-
 /// Some thread sleeps. One that lingers does not, and is counted no more.
 pub(crate) fn any_sleeper() -> bool {
     lingering::end();

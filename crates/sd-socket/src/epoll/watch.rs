@@ -122,13 +122,17 @@ enum Taken {
     /// They do not concern it.
     No,
     /// It stands on its ready list.
-    Yes,
+    Yes {
+        /// A thread waits there that nothing before has woken.
+        wakes: bool,
+    },
 }
 
 /// Puts an item on its ready list if the news concern it: some event of `key`, or an end that it was not
 /// told of. `stamp` is the time of the news.
 fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
     let epoll = item.epoll();
+    let wakes;
     {
         let mut ready_list = epoll.ready_list.lock();
         let news = ends & !item.told.fetch_or(ends, Ordering::Relaxed);
@@ -138,10 +142,12 @@ fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
         if key & item.events() & !PRIVATE == 0 && news == 0 {
             return Taken::No;
         }
+        // Before it is woken and leaves. What stood on the list has woken one each.
+        wakes = epoll.waiters.load(Ordering::SeqCst) as usize > ready_list.queue.len();
         epoll.push(&mut ready_list, item, stamp);
     }
     sleep_fd::wake_one(epoll);
-    Taken::Yes
+    Taken::Yes { wakes }
 }
 
 /// Tells the instances around one that something of it is ready; under `NESTING`.
@@ -178,8 +184,8 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
         }
         let taken = offer(item, key, ends, stamp);
         settled &= taken != Taken::No;
-        served |= exclusive && taken == Taken::Yes && item.epoll().waiters.load(Ordering::SeqCst) != 0;
-        if taken == Taken::Yes && item.epoll().has_outers() {
+        served |= exclusive && taken == Taken::Yes { wakes: true };
+        if matches!(taken, Taken::Yes { .. }) && item.epoll().has_outers() {
             // Instances around this one may be edge-triggered: they hear of everything.
             ready::arm(endpoint, OUT);
             tell_outers(item.epoll());

@@ -10,6 +10,7 @@ use crate::table::{Subject, solo};
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_threads/exclusive_one_waiter", exclusive_one_waiter),
     solo("epoll_threads/exclusive_and_others", exclusive_and_others),
+    solo("epoll_threads/exclusive_one_each", exclusive_one_each),
     solo("epoll_threads/exclusive_and_watched", exclusive_and_watched),
     solo("epoll_threads/edge_one_of_many_threads", edge_one_of_many_threads),
     solo("epoll_threads/own_set_per_thread", own_set_per_thread),
@@ -77,6 +78,19 @@ fn exclusive_and_others() {
     let told = woken(&sets, &addr);
     say!("without the flag: {}", told.iter().filter(|index| **index >= 3).count());
     say!("with it: {}", told.iter().filter(|index| **index < 3).count());
+}
+
+/// One who was woken is not asked again before it waits again: each connection is told to another.
+fn exclusive_one_each() {
+    let (listening, addr) = listener();
+    let sets: Vec<i32> = (0..4).map(|_| epoll()).collect();
+    for &ep in &sets {
+        epoll_add(ep, listening, IN | EXCLUSIVE, 1);
+    }
+    let threads = waiters(sets.iter().copied());
+    let clients = [dial(&addr), dial(&addr), dial(&addr)];
+    say!("told: {}", told(threads).len());
+    clients.map(close);
 }
 
 /// Threads that sleep in instances around those that are registered: Linux wakes all of them, so EPOLLEXCLUSIVE is no promise that one is.

@@ -21,6 +21,7 @@ mod slot_state;
 mod starving;
 mod thread_waker;
 mod token_sleepers;
+mod told_channel;
 mod wake_target;
 mod will_listen;
 

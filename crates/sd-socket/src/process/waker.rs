@@ -195,7 +195,7 @@ impl Sleeper {
     /// Afterwards what is to be slept on is made to watch the view, and events must be looked at once more before
     /// sleeping (SYNC POINT: sleepers, with `wake` in crates/sd-socket/src/link/peer.rs; SYNC POINT: wake target, with
     /// `leave_under_lock` in crates/sd-socket/src/wait/settle.rs; SYNC POINT: starving, with `starve` in
-    /// crates/sd-monitor/src/shell/starving.rs).
+    /// crates/sd-monitor/src/shell/starving.rs; SYNC POINT: told channel, with `told_channel` in crates/sd-socket/src/setup/mail.rs).
     pub(crate) fn enter() -> Sleeper {
         lingering::end();
         super::detaching::sleeps();

@@ -4,7 +4,7 @@ use crate::link::channel::Channel;
 use crate::link::made::new_channel;
 use crate::monitor::client::{self, Control, Counts, Mail};
 use crate::monitor::sink::Sink;
-use crate::process::PROCESS;
+use crate::process::{PROCESS, waker};
 use crate::socket::endpoint::{EOF, EndpointExt, PEER_DEAD, RESET};
 use core::sync::atomic::Ordering;
 use sd_proto::{Reply, Request, Route};
@@ -28,7 +28,7 @@ pub(crate) static SINK: Sink = Sink {
 fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(Reply, msg::Received)> {
     match reply {
         Reply::NewChannel { id, peer_pid, stranger, admits } => {
-            match new_channel(id, (Side::B, 0), (peer_pid, stranger), got) {
+            match told_channel(id, (Side::B, 0), (peer_pid, stranger), got) {
                 Some(channel) => crate::setup::admission::learn(channel, admits),
                 None => decline(id),
             }
@@ -63,7 +63,7 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
             received,
         } => {
             if side == Side::A as u32 && !got.fds.as_slice().is_empty() {
-                match new_channel(channel, (Side::A, 0), (peer_pid, stranger), got) {
+                match told_channel(channel, (Side::A, 0), (peer_pid, stranger), got) {
                     Some(made) => made.set_client(peer),
                     None => decline(channel),
                 }
@@ -80,6 +80,21 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
         answer => return Some((answer, got)),
     }
     None
+}
+
+/// A channel that the monitor tells of, whose other side may have used it and rung before it was known here: a thread that woke up for that, found
+/// nothing, and sleeps again, looks once more (SYNC POINT: told channel, with `enter` in crates/sd-socket/src/process/waker.rs).
+fn told_channel(
+    id: u64,
+    side: (Side, u32),
+    peer: (u32, bool),
+    got: msg::Received,
+) -> Option<&'static Channel> {
+    let channel = new_channel(id, side, peer, got)?;
+    if waker::any_sleeper() {
+        sd_sys::fd::eventfd_signal(waker::own_event_fd());
+    }
+    Some(channel)
 }
 
 /// A channel cannot be taken: the monitor sees to what waits on it.
@@ -125,7 +140,7 @@ fn deliver() {
 /// The record of a channel that connections are offered on: our own, one that we have adopted from
 /// before, or a new one.
 fn offered_channel(id: u64, adopter: u32, peer: (u32, bool), got: msg::Received) -> Option<&'static Channel> {
-    offered_before(id, adopter).or_else(|| new_channel(id, (Side::B, adopter), peer, got))
+    offered_before(id, adopter).or_else(|| told_channel(id, (Side::B, adopter), peer, got))
 }
 
 fn offered_before(id: u64, adopter: u32) -> Option<&'static Channel> {

@@ -90,7 +90,7 @@ fn exclusive_one_each() {
     let threads = waiters(sets.iter().copied());
     let clients = [dial(&addr), dial(&addr), dial(&addr)];
     say!("told: {}", told(threads).len());
-    clients.map(close);
+    clients.iter().for_each(|client| _ = close(*client));
 }
 
 /// Threads that sleep in instances around those that are registered: Linux wakes all of them, so EPOLLEXCLUSIVE is no promise that one is.

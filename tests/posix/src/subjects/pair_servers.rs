@@ -21,6 +21,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     pair("servers/prefork_worker_killed", fragile_prefork_server, questions_client),
     pair("servers/inetd_server", inetd_server, upper_client),
     pair("servers/reuseport", reuseport_server, questions_client),
+    pair("servers/first_contacts", first_contacts_server, first_contacts_client),
 ];
 
 const CONNECTIONS: u64 = 30;
@@ -393,4 +394,52 @@ fn reuseport_server(role: &mut Role) {
     say!("together {}, each some: {}", taken[0] + taken[1], taken[0] > 0 && taken[1] > 0);
     role.expect("asked");
     role.tell("0");
+}
+
+/// Processes that connect once each, one after the other.
+const CONTACTS: u64 = 250;
+/// Connections that are busy meanwhile, more than there are processors.
+const BUSY: usize = 4;
+
+/// One thread accepts and answers. Others are busy with a connection each: they may take in what the monitor says of new peers, whose
+/// connections are the first one's.
+fn first_contacts_server(role: &mut Role) {
+    let (listening, addr) = listener_with(64);
+    role.tell_port(&addr);
+    let busy = [(); BUSY].map(|()| accept(listening).fd());
+    let busy = busy.map(|fd| thread::spawn(move || while echo_some(fd) {}));
+    let answered = (0..CONTACTS).filter(|_| {
+        let fd = accept(listening).fd();
+        let is_answered = echo_some(fd);
+        close(fd);
+        is_answered
+    });
+    say!("answered {}", answered.count());
+    for thread in busy {
+        thread.join().expect("busy thread");
+    }
+}
+
+fn ask_once(fd: i32) -> bool {
+    send(fd, b"x", 0).value == 1 && recv(fd, &mut [0; 8], 0).value == 1
+}
+
+fn first_contacts_client(role: &mut Role) {
+    let addr = Addr::local(role.hear_port("L"));
+    let busy = [(); BUSY].map(|()| {
+        let asks = || {
+            let fd = dial(&addr);
+            while ask_once(fd) {}
+            0
+        };
+        fork_child(asks)
+    });
+    sleep(50);
+    let met =
+        (0..CONTACTS).filter(|_| wait_child(fork_child(|| i32::from(!ask_once(dial(&addr))))) == "exit 0");
+    say!("met {}", met.count());
+    for child in busy {
+        kill(child, libc::SIGTERM);
+        say!("busy: {}", wait_child(child));
+    }
 }

@@ -99,6 +99,26 @@ pub(super) fn copy(
 ) -> Copied {
     let receive = |bytes: &mut [u8]| kernel_io(libc::SYS_recvfrom, inner, bytes, 0);
     let send = |bytes: &mut [u8]| stream::send(endpoint, Pieces::one(bytes.as_mut_ptr(), bytes.len()), QUIET);
+    // First: for a program that has closed its socket nothing is taken which others would read.
+    if back.fill(receive).is_err() {
+        return Copied::Broken;
+    }
+    let mut is_left = false;
+    let gone = back.drain(send, || {
+        is_left = !is_sole_holder(endpoint) && !Programs::of(inner).is_some_and(|it| it.is_open());
+        if !is_left && shutdown::shutdown(endpoint, libc::SHUT_WR) == Err(kernel_socket::MOVED) {
+            way_back::shut_kernels(endpoint, libc::SHUT_WR);
+        }
+    });
+    match gone {
+        Ok(()) if is_left => return Copied::Left,
+        Ok(()) => {}
+        // Where the reset is behind the end, the end is what the program reads.
+        Err(errno) if reads && give_rest(endpoint, inner, (out, errno == Errno::EPIPE), others) => {
+            return Copied::Ended;
+        }
+        Err(_) => return Copied::Reset,
+    }
     if reads && out.fill(|bytes| others.read(endpoint, bytes, QUIET)).is_err() {
         return Copied::Reset;
     }
@@ -111,25 +131,7 @@ pub(super) fn copy(
         {}
         return Copied::Broken;
     }
-    if back.fill(receive).is_err() {
-        return Copied::Broken;
-    }
-    let mut is_left = false;
-    let gone = back.drain(send, || {
-        is_left = !is_sole_holder(endpoint) && !Programs::of(inner).is_some_and(|it| it.is_open());
-        if !is_left && shutdown::shutdown(endpoint, libc::SHUT_WR) == Err(kernel_socket::MOVED) {
-            way_back::shut_kernels(endpoint, libc::SHUT_WR);
-        }
-    });
-    match gone {
-        Ok(()) if is_left => Copied::Left,
-        Ok(()) => Copied::On,
-        // Where the reset is behind the end, the end is what the program reads.
-        Err(errno) if reads && give_rest(endpoint, inner, (out, errno == Errno::EPIPE), others) => {
-            Copied::Ended
-        }
-        Err(_) => Copied::Reset,
-    }
+    Copied::On
 }
 
 /// What has come for the program goes to it, and the end behind that.

@@ -7,6 +7,7 @@ use super::{Scenario, python, rates};
 use harness::lab::{Lab, Side, each};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, product};
+use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -79,9 +80,9 @@ const GO: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "python3"];
 const HTTP: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "wrk", "curl", "python3"];
 const ECHO_GO: &str = include_str!("../go/echo.go");
 const LIMIT: Duration = Duration::from_secs(40);
-const GRACE: Duration = Duration::from_secs(10);
+pub(super) const GRACE: Duration = Duration::from_secs(10);
 /// The standard library is compiled once, and kept.
-const BUILD_S: u64 = 300;
+pub(super) const BUILD_S: u64 = 300;
 
 /// Whether libc is linked into a program: with it Go's threads are libc's, and the dynamic linker loads the library.
 #[derive(Clone, Copy)]
@@ -99,21 +100,27 @@ fn build(lab: &Lab, libc: Libc) -> Result<String> {
     };
     std::fs::write(&source, text)?;
     let program = lab.path().join(name).display().to_string();
-    let mut command =
-        lab.command(Side::Kernel, "go", &["build", "-o", &program, &source.display().to_string()])?;
-    let kept = product::target().join("apps").join("go");
-    command.env("CGO_ENABLED", cgo).env("GOCACHE", kept).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
-    Proc::start(&mut command, "go", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
+    compile(lab, cgo, &["-o", &program, &source.display().to_string()], |_| {})?;
     Ok(program)
 }
 
+/// `go build` with these arguments. What it compiles is kept.
+pub(super) fn compile(lab: &Lab, cgo: &str, args: &[&str], adapt: impl FnOnce(&mut Command)) -> Result<()> {
+    let mut command = lab.command(Side::Kernel, "go", &[&["build"], args].concat())?;
+    let kept = product::target().join("apps").join("go");
+    command.env("CGO_ENABLED", cgo).env("GOCACHE", kept).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+    adapt(&mut command);
+    Proc::start(&mut command, "go", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
+    Ok(())
+}
+
 /// Starts it.
-fn start(lab: &Lab, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
+pub(super) fn start(lab: &Lab, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
     Proc::start(&mut lab.command(side, program, args)?, "go-echo", lab.path())
 }
 
 /// Starts it, and waits until it listens.
-fn serve(lab: &Lab, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
+pub(super) fn serve(lab: &Lab, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
     let mut process = start(lab, side, program, args)?;
     process.wait_listening(port)?;
     if side == Side::Sd {

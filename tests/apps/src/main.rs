@@ -19,6 +19,7 @@ mod fallback;
 mod files;
 mod ftp;
 mod go;
+mod go_messages;
 mod haproxy;
 mod hosts;
 mod http;
@@ -143,6 +144,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     appservers::SCENARIOS,
     runtimes::SCENARIOS,
     go::SCENARIOS,
+    go_messages::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -190,6 +192,7 @@ const ROWS: &[&[table::Row]] = &[
     cost::ROWS,
     runtimes::ROWS,
     go::ROWS,
+    go_messages::ROWS,
 ];
 
 #[derive(Parser)]

@@ -145,7 +145,7 @@ impl Server {
                 self.starve(key, netns, (ip, port), None);
                 continue;
             }
-            if self.only_others_accept(key, netns, (ip, port)) {
+            if self.has_no_acceptor(key, netns, (ip, port), why) {
                 stranded.into_iter().for_each(|request| self.withdraw(key, request));
                 continue;
             }
@@ -362,6 +362,12 @@ impl Server {
             });
         }
         open
+    }
+
+    /// Whoever accepts at a place cannot be given the channel. After a complaint what is for the kernel has gone there before.
+    fn has_no_acceptor(&mut self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16), why: Why) -> bool {
+        why == Why::Gone && self.is_for_kernel(netns, ip, port)
+            || self.only_others_accept(key, netns, (ip, port))
     }
 
     /// A client complains that nobody accepts its connections.

@@ -64,7 +64,7 @@ impl Server {
         stranded.iter().for_each(|request| self.withdraw(key, request));
     }
 
-    fn is_for_kernel(&self, netns: u64, ip: Ip, port: u16) -> bool {
+    pub(super) fn is_for_kernel(&self, netns: u64, ip: Ip, port: u16) -> bool {
         self.waiting.by_kernel.includes(netns, ip, port)
             && !self.core.listeners.candidates(netns, ip, port).iter().any(|listener| listener.accepting)
     }

@@ -231,6 +231,7 @@ fn threads_busy() {
 fn threads_bulk() {
     for pause_ms in [1, 5, 11] {
         let (up, down) = (connected(), connected());
+        let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
         let child = fork_child(|| {
             close_all(&[up.client, down.client]);
             let (from, to) = (up.server, down.server);
@@ -241,7 +242,7 @@ fn threads_bulk() {
                 thread::spawn(move || {
                     let all = crate::bulk::receive_pattern(from, 8_000_000, &[65_536]);
                     // Told when the parent has told what it has.
-                    pause(300);
+                    read(there, &mut [0]);
                     say!("child: {} bytes, intact {}", all.bytes, all.intact);
                 }),
             ];
@@ -256,7 +257,8 @@ fn threads_bulk() {
         let all = crate::bulk::receive_pattern(down.client, 8_000_000, &[65_536]);
         say!("parent: {} bytes, intact {}", all.bytes, all.intact);
         say!("sent {}", sender.join().unwrap());
-        close_all(&[up.client, down.client]);
+        write(here, b"x");
+        close_all(&[up.client, down.client, here, there]);
         say!("child: {}", wait_child(child));
     }
 }

@@ -6,7 +6,7 @@
 //!  1. nothing new begins:   no route, no registration, no segment is mapped (`client::set_ending`); who would make, change or close a
 //!                           socket waits until this is over (`reclaim::Leaver`), and finds it the kernel's
 //!  2. what is held goes on: kernel sockets under the same numbers, with bridges that begin after step 5; new calls are
-//!                           the kernel's, calls under way go on as they were
+//!                           the kernel's, calls under way go on as they were; the monitor knows which listeners are the kernel's
 //!  3. nobody is in a half:  both tokens of each connection are taken
 //!  4. the memory goes:      private memory takes the place of slabs, channels, pages and ledgers, at once
 //!  5. relatives are freed:  through other mappings, the tokens, claims and holders' bits that threads here had

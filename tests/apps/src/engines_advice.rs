@@ -91,20 +91,20 @@ impl Talk {
     }
 }
 
-/// Forty come, by an engine that may send less than the kernel does: all go back for that, and stay.
+/// Forty come, by an engine that may send less than the kernel does: all go back for what comes of that, and stay.
 fn trial() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
     let mut talk = Talk::start(TRIAL, "tenant slow rate=20000\n", "tenant=slow")?;
     talk.client.wait_for_text("many", LIMIT)?;
-    // Who was offered late is not carried by then.
-    let why = Some("the engine was slower");
+    // Who was offered late is not carried by then. On a busy machine what a slow engine carries wakes its reader each time, before the trial is over.
+    let why = [Some("the engine was slower"), Some("each message wakes its reader")];
     talk.hosts.iter().try_for_each(|host| {
         retry(LIMIT, || {
             let seen = host.lab.snapshot()?;
             let all = seen.of_port(PORT);
-            let is_back = |c: &&&ss::Connection| c.path == "kernel" && c.moved.as_deref() == why;
+            let is_back = |c: &&&ss::Connection| c.path == "kernel" && why.contains(&c.moved.as_deref());
             match all.iter().filter(is_back).count() {
                 back if 2 * back >= COUNT && all.iter().all(|c| c.path == "kernel") => Ok(()),
                 back => fail!("{back} of {COUNT} went back: {}", roads(&seen)),

@@ -394,7 +394,7 @@ fn report_kernel(
     if kept > count {
         epoll.place.kernel_has_told();
     }
-    // Whom a handler has interrupted, which looks here, leaves its sleep by that.
+    // A signal handler that looks here while its thread sleeps leaves the event to that sleep, which ends by it.
     if rung && epoll.place.is_inside() && epoll.sleepers.load(Ordering::Relaxed) == 0 {
         sleep_fd::answer(epoll);
     }

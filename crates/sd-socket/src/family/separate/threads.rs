@@ -143,9 +143,11 @@ fn to_bridge(endpoint: &'static Endpoint, outer: Owned) {
 /// monitor sends here before it sees the process end are to come over the kernel as well.
 fn to_kernel(endpoint: &'static Endpoint) {
     let numbers = numbers(endpoint);
-    numbers.first().into_iter().for_each(|fd| make_kernels(endpoint, *fd));
-    if endpoint.state_now() == State::Listen {
-        numbers.first().into_iter().for_each(|fd| crate::setup::withdrawn::cannot_take(*fd));
+    if let Some(&fd) = numbers.first() {
+        make_kernels(endpoint, fd);
+        if endpoint.state_now() == State::Listen {
+            crate::setup::withdrawn::cannot_take(fd);
+        }
     }
     epoll::leave_to_kernel(endpoint).into_iter().for_each(epoll::Registered::into_kernel);
     for fd in numbers {

@@ -1,7 +1,7 @@
 //! recvmsg, sendmsg and their plural forms.
 
 use crate::Outcome;
-use crate::data::iov::{Pieces, bad_pointer, is_beyond};
+use crate::data::iov::{BYTES_MAX, Pieces, bad_pointer, is_beyond};
 use crate::data::stream;
 use crate::data::urgent;
 use crate::data::zero_copy;
@@ -23,9 +23,11 @@ pub(super) fn recv_specially(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return zero_copy::take(endpoint).map(|_| 0).ok_or(Errno::EAGAIN).into();
     }
-    if is_beyond(buf, len) {
+    // As the kernel: recv(2) cuts a length before it looks, read(2) does not, and comes without flags.
+    if is_beyond(buf, if flags == 0 { len } else { len.min(BYTES_MAX) }) {
         return Outcome::Errno(Errno::EFAULT);
     }
+    let len = len.min(BYTES_MAX);
     let nowhere = bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0;
     let pieces = Pieces::one(buf as *mut u8, len);
     let done = match flags & libc::MSG_OOB {

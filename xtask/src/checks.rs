@@ -12,6 +12,9 @@ const PUMPED: &str = "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,s
 const MUSL: &str = "stream/,message/,cancel/,clone/,exec/,fork/,offspring/,spawn/,pass/,signals/,handlers/,stdio/,poll/,select/,epoll_once/,\
     privileges/,siblings/other,no_forks/,threads/,others/,descriptor/";
 
+/// Where it matters that there is none: threads, signals, forks, what rights are given up by, and each kind of call once.
+const STATIC: &str = "cancel/,clone/,fork/,offspring/,handlers/,signals/,privileges/,exec/,confine/,threads/,pass/,pair/,poll/,select/,raw/,no_forks/,odd/";
+
 /// Where its processor does: threads, signals, sleeps, forks, and bytes. The emulator takes a second to start.
 const AARCH64: &str = "waiting/,epoll/,handlers/b,handlers/i,handlers/m,handlers/r,handlers/t,signals/,fork_epoll/,tokens/holder_st,stream/p,stream/l,pair/e,pair/h,raw/r";
 
@@ -86,6 +89,8 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     }
     // Likewise; the whole takes three minutes.
     steps.tests("posix, musl", &mut ourselves(&["posix", "--musl", "--only", MUSL])?);
+    // Likewise; the whole takes five.
+    steps.tests("posix, static", &mut ourselves(&["posix", "--static", "--only", STATIC])?);
     // The whole is not for an emulator.
     steps.tests("posix, aarch64", &mut ourselves(&["posix", "--aarch64", "--only", AARCH64])?);
     let deaths = if is_fast { "3" } else { "8" };

@@ -6,8 +6,8 @@ use core::ffi::CStr;
 /// Which files are programs that the library can be brought into.
 pub mod program {
     /// None.
-    pub fn is_static_go(_: i32) -> bool {
-        false
+    pub fn is_static(_: i32) -> Option<core::convert::Infallible> {
+        None
     }
 
     /// None.

@@ -12,7 +12,9 @@
 //! | module | |
 //! |---|---|
 //! | [`program`] | is a file such a program? |
-//! | [`sites`] | where are its system calls? |
+//! | [`sites`] | where are its system calls, if it is Go's? |
+//! | [`windows`] | and if it is not? |
+//! | [`decode`] | how long are instructions? |
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
 //! | `inject` | what it does to the new program |
 //! | `library` | what is to be mapped where |
@@ -64,6 +66,8 @@
 /// The library's name. It is beside the other one, `libsd.so`.
 pub const FILE: &core::ffi::CStr = c"libsd-freestanding.so";
 
+#[cfg(target_arch = "x86_64")]
+pub mod decode;
 pub mod elf;
 #[cfg(target_arch = "x86_64")]
 mod inject;
@@ -77,6 +81,8 @@ mod ptrace;
 pub mod sites;
 #[cfg(target_arch = "x86_64")]
 mod tracer;
+#[cfg(target_arch = "x86_64")]
+pub mod windows;
 
 #[cfg(target_arch = "x86_64")]
 pub use tracer::{Tracer, accompany};

@@ -1,44 +1,107 @@
-//! Which files are programs that the library can be brought into: those of Go without libc, which its own linker has made.
+//! Which files are programs that the library can be brought into: those that no dynamic linker loads, of Go's own linker, or of musl's libc.
 
 use crate::elf::{self, Entry};
 use crate::sites::{self, Threads};
+use crate::windows;
 use sd_sys::{check, syscall};
 
 /// So much of a file is looked at for its headers, of which Go's linker makes seven to nine. The stack may be a small one.
 const START_LEN: usize = 768;
 
-/// Whether a file is a static Go program, by its headers: no interpreter, and the note of a build's id under Go's name. What is
-/// built without that note (`-ldflags=-buildid=`) is not known as one.
-pub fn is_static_go(fd: i32) -> bool {
+/// What such a program is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Made {
+    /// By Go's linker: with the note of a build's id under Go's name. What is built without that note
+    /// (`-ldflags=-buildid=`) is not known as one.
+    ByGo,
+    /// Otherwise, and not with glibc, whose static programs have a note of the system (`.note.ABI-tag`).
+    Otherwise,
+}
+
+/// Whether a file is a static program, by its headers, and which; `None`: it is none, or one of glibc's.
+pub fn is_static(fd: i32) -> Option<Made> {
     let mut start = [0u8; START_LEN];
-    headers_of_go(fd, &mut start).is_some()
+    headers(fd, &mut start).map(|(_, made)| made)
 }
 
 /// The program headers of such a program.
-fn headers_of_go(fd: i32, start: &mut [u8; START_LEN]) -> Option<&[u8]> {
+fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Option<(&[u8], Made)> {
     let len = read_at(fd, start, 0)?;
-    let (table, _) = elf::table(start.get(..len)?)?;
+    let start = start.get(..len)?;
+    let (table, _) = elf::table(start)?;
+    if elf::entries(table).any(|entry| entry.kind == libc::PT_INTERP) {
+        return None;
+    }
     // Three words, then the name.
-    let has_name = |note: Entry| {
-        let mut bytes = [0u8; 16];
-        let is_whole =
-            note.kind == libc::PT_NOTE && read_at(fd, &mut bytes, note.offset) == Some(bytes.len());
-        is_whole && elf::number(&bytes, 0, 4) == Some(4) && bytes.ends_with(b"Go\0\0")
+    let has_note = |kind: Option<u64>, name: &[u8; 4]| {
+        elf::entries(table).filter(|entry| entry.kind == libc::PT_NOTE).any(|note| {
+            notes(fd, note).any(|(found, bytes)| kind.is_none_or(|kind| kind == found) && bytes == *name)
+        })
     };
-    let is_static = elf::entries(table).all(|entry| entry.kind != libc::PT_INTERP);
-    (is_static && elf::entries(table).any(has_name)).then_some(table)
+    if has_note(None, b"Go\0\0") {
+        return Some((table, Made::ByGo));
+    }
+    const NT_GNU_ABI_TAG: u64 = 1;
+    let is_program = match elf::number(start, 16, 2)? {
+        ET_EXEC => true,
+        ET_DYN => elf::entries(table).any(|entry| entry.kind == libc::PT_DYNAMIC && is_executable(fd, entry)),
+        _ => false,
+    };
+    (is_program && !has_note(Some(NT_GNU_ABI_TAG), b"GNU\0")).then_some((table, Made::Otherwise))
+}
+
+const ET_EXEC: u64 = 2;
+const ET_DYN: u64 = 3;
+
+/// The notes of a segment, the first few of them: kind and name.
+fn notes(fd: i32, segment: Entry) -> impl Iterator<Item = (u64, [u8; 4])> {
+    let mut at = segment.offset;
+    let end = segment.offset.saturating_add(segment.file_len);
+    core::iter::from_fn(move || {
+        let mut bytes = [0u8; 16];
+        if at >= end || read_at(fd, &mut bytes, at) != Some(bytes.len()) {
+            return None;
+        }
+        let [name_len, len, kind] = [0, 4, 8].map(|place| elf::number(&bytes, place, 4).unwrap_or(0));
+        at = at.saturating_add(12 + name_len.next_multiple_of(4) + len.next_multiple_of(4));
+        Some((if name_len == 4 { kind } else { u64::MAX }, *bytes.last_chunk()?))
+    })
+    .take(NOTES_MAX)
+}
+
+/// Of a segment.
+const NOTES_MAX: usize = 4;
+
+/// Whether an ET_DYN is to be executed, and no library, as dynamic linkers are (DF_1_PIE, elf.h).
+fn is_executable(fd: i32, dynamic: Entry) -> bool {
+    const DT_NULL: u64 = 0;
+    const DT_FLAGS_1: u64 = 0x6fff_fffb;
+    const DF_1_PIE: u64 = 0x0800_0000;
+    let mut bytes = [0u8; 512];
+    let len = usize::try_from(dynamic.file_len).map_or(bytes.len(), |len| len.min(bytes.len()));
+    let Some(bytes) = bytes.get_mut(..len) else { return false };
+    if read_at(fd, bytes, dynamic.offset) != Some(len) {
+        return false;
+    }
+    let words = |entry: &[u8; 16]| (elf::number(entry, 0, 8), elf::number(entry, 8, 8));
+    let mut entries = bytes.as_chunks().0.iter().map(words).take_while(|(tag, _)| *tag != Some(DT_NULL));
+    entries.any(|(tag, value)| tag == Some(DT_FLAGS_1) && value.is_some_and(|flags| flags & DF_1_PIE != 0))
 }
 
 /// Whether the library could lead such a program's system calls: this reads all its text.
 pub fn can_be_led(fd: i32) -> bool {
     let mut start = [0u8; START_LEN];
-    let Some(table) = headers_of_go(fd, &mut start) else { return false };
+    let Some((table, made)) = headers(fd, &mut start) else { return false };
     let is_text = |entry: &Entry| entry.kind == libc::PT_LOAD && entry.flags == libc::PF_R | libc::PF_X;
     let mut texts = [const { None }; TEXTS_MAX];
     for (place, entry) in texts.iter_mut().zip(elf::entries(table).filter(is_text)) {
         *place = Text::map(fd, &entry);
     }
-    sites::sites(texts.iter().flatten().map(Text::bytes), Threads::OfRuntime).is_some()
+    let texts = texts.iter().flatten().map(Text::bytes);
+    match made {
+        Made::ByGo => sites::sites(texts, Threads::OfRuntime).is_some(),
+        Made::Otherwise => windows::windows(texts).is_ok(),
+    }
 }
 
 /// Texts of a program, at most. Go's linker makes one.
@@ -48,25 +111,27 @@ const TEXTS_MAX: usize = 4;
 struct Text {
     at: *mut u8,
     len: usize,
+    /// Bytes of the mapping that are others'.
+    before: usize,
 }
 
 impl Text {
     fn map(fd: i32, segment: &Entry) -> Option<Text> {
         const PAGE: u64 = 4096;
-        let len = usize::try_from(segment.file_len).ok().filter(|len| *len != 0)?;
-        if !segment.offset.is_multiple_of(PAGE) {
-            return None;
-        }
+        let before = segment.offset % PAGE;
+        let len =
+            usize::try_from(segment.file_len.checked_add(before)?).ok().filter(|_| segment.file_len != 0)?;
         let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
         // SAFETY: a mapping where the kernel likes.
         let at =
-            check(unsafe { syscall!(libc::SYS_mmap, 0, len, read, private, fd, segment.offset) }).ok()?;
-        Some(Text { at: at as *mut u8, len })
+            check(unsafe { syscall!(libc::SYS_mmap, 0, len, read, private, fd, segment.offset - before) })
+                .ok()?;
+        Some(Text { at: at as *mut u8, len, before: before as usize })
     }
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: mapped, to be read, until it is dropped. Who writes to the file meanwhile changes bytes that are only compared.
-        unsafe { core::slice::from_raw_parts(self.at, self.len) }
+        unsafe { core::slice::from_raw_parts(self.at.add(self.before), self.len - self.before) }
     }
 }
 

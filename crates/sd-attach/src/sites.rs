@@ -135,7 +135,7 @@ pub fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>, threads: Threads) -> Opt
     let mut sites = Sites::default();
     for (text, bytes) in texts.enumerate() {
         let mut from = 0;
-        while let Some(at) = next(bytes, from) {
+        while let Some(at) = next_instruction(bytes, from) {
             from = at + 1;
             match meaning(bytes, at) {
                 Meaning::Other => {}
@@ -183,7 +183,7 @@ fn meaning(text: &[u8], at: usize) -> Meaning {
 }
 
 /// The next `0f 05` from a place on. Programs have tens of megabytes, so the compiler is to look at many bytes at once.
-fn next(text: &[u8], from: usize) -> Option<usize> {
+pub(crate) fn next_instruction(text: &[u8], from: usize) -> Option<usize> {
     const BLOCK: usize = 256;
     let mut at = from;
     loop {

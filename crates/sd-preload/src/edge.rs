@@ -205,8 +205,8 @@ macro_rules! real {
         // SAFETY: libc's contract.
         unsafe { real($($arg),*) }
     }};
-    (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall!(libc::$nr $(, $arg)*) };
-    (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall!(libc::$nr $(, $raw)*) };
+    (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall_of_program!(libc::$nr $(, $arg)*) };
+    (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall_of_program!(libc::$nr $(, $raw)*) };
 }
 
 /// Without libc: the row's system call. What has none is called by nobody, since nobody calls functions.
@@ -223,8 +223,8 @@ macro_rules! real {
         // SAFETY: the caller's contract with the kernel.
         $crate::edge::finish(unsafe { real!(@raw $nr, [$($arg),*] $(, [$($raw),*])?) })
     };
-    (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall!(libc::$nr $(, $arg)*) };
-    (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall!(libc::$nr $(, $raw)*) };
+    (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall_of_program!(libc::$nr $(, $arg)*) };
+    (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall_of_program!(libc::$nr $(, $raw)*) };
 }
 
 /// What a row's hook does; the forms are explained at the head of the table.

@@ -7,10 +7,10 @@
 //! | errno | a word of the thread's [`Block`] |
 //! | clock_gettime | the kernel's own, of the vDSO ([`set_clock`]); a system call where that is missing |
 //! | getauxval, environ | what the kernel left on the stack ([`set_start`]) |
-//! | threads: cancellation, "is there only one?" | nothing is cancelled; there may always be more |
+//! | threads: cancellation, "is there only one?" | a word of the thread's; see `libcs` |
 //!
 //! GS leads to a thread's block. A thread that has not called the library yet has [`BLANK`], which says that it has no stack of the
-//! library's: nothing else of it is read, and nothing is written. The rest of the block comes with that stack.
+//! library's and is nowhere: nothing else of it is read, and nothing is written but which handlers ran, for nobody. The rest of the block comes with its first call.
 //! Programs find none of these names: the library exports nothing, and nothing of theirs is linked to it.
 
 use crate::arch;
@@ -154,7 +154,12 @@ extern "C" fn pthread_self() -> usize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pthread_setcancelstate(_: c_int, _: *mut c_int) -> c_int {
+unsafe extern "C" fn pthread_setcancelstate(_: c_int, old: *mut c_int) -> c_int {
+    const PTHREAD_CANCEL_ENABLE: c_int = 0;
+    if crate::thread::is_cancelled() && !old.is_null() {
+        // SAFETY: the caller's contract.
+        unsafe { old.write(PTHREAD_CANCEL_ENABLE) };
+    }
     0
 }
 

@@ -80,13 +80,22 @@ pub unsafe fn next_control(at: *mut cmsghdr, end: usize) -> *mut cmsghdr {
     }
 }
 
+/// Without libc: where the library sees each thread begin, and none has.
+static IS_ONLY_THREAD: AtomicBool = AtomicBool::new(false);
+
+/// The library sees each thread begin, and this is the only one; or another one is about to begin.
+#[cfg(sd_freestanding)]
+pub fn set_only_thread(is_only: bool) {
+    IS_ONLY_THREAD.store(is_only, Ordering::Relaxed);
+}
+
 /// No second thread exists, as far as the libc tells. glibc clears its flag before a second thread starts. musl links a new thread into the
 /// ring before pthread_create(3) returns, and until then lets no handler run in the thread that makes it; one of before 1.2 has zeros
 /// there.
 #[inline(always)]
 pub fn is_only_thread() -> bool {
     if cfg!(sd_freestanding) {
-        return false;
+        return IS_ONLY_THREAD.load(Ordering::Relaxed);
     }
     let flag = SINGLE_THREADED.load(Ordering::Relaxed);
     // SAFETY: a plain byte that stays; glibc writes it (0 or 1) only while a single thread exists.

@@ -122,8 +122,8 @@ const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGTRAP)
     | bit(libc::SIGSYS)
     | bit(libc::SIGABRT);
-/// libc's own (pthread_cancel, setuid), whose handlers do not come to us.
-const OF_LIBC: u64 = bit(32) | bit(33);
+/// libc's own (pthread_cancel, setuid), whose handlers do not come to us, where there is libc.
+const OF_LIBC: u64 = if cfg!(sd_freestanding) { 0 } else { bit(32) | bit(33) };
 
 /// Sets the thread's signal mask; the one before.
 fn set_mask(mask: u64) -> crate::Result<u64> {

@@ -28,6 +28,9 @@ pub struct Block {
     polled: AtomicU64,
     /// It is starting a program, or is the child in which that will run.
     starting: AtomicBool,
+    /// On pthread_cancel(3): it is in a call in which it may be cancelled; it is to be.
+    #[cfg(sd_freestanding)]
+    cancel: [AtomicBool; 2],
     /// The top of the stack that the library runs on in this thread, where the program's is not to be used; or null.
     stack: AtomicPtr<u8>,
     /// Where it is itself.
@@ -51,6 +54,7 @@ impl Block {
             child: AtomicU64::new(0),
             polled: AtomicU64::new(0),
             starting: AtomicBool::new(false),
+            cancel: [const { AtomicBool::new(false) }; 2],
             stack: AtomicPtr::new(core::ptr::null_mut()),
             own: AtomicPtr::new(core::ptr::null_mut()),
             errno: core::cell::UnsafeCell::new(0),
@@ -79,6 +83,12 @@ pub const STACK: usize = offset_of!(Block, stack);
 /// See [`SECTION`].
 #[cfg(sd_freestanding)]
 pub const OWN: usize = offset_of!(Block, own);
+/// See [`SECTION`].
+#[cfg(sd_freestanding)]
+pub const CANCEL: usize = offset_of!(Block, cancel);
+/// What there is of two bytes when [`is_cancelled`].
+#[cfg(sd_freestanding)]
+pub const CANCELLED: u16 = 0x0101;
 
 const _: () = assert!(size_of::<Block>() == 128 && size_of::<AtomicPtr<Record>>() == 8);
 
@@ -173,6 +183,29 @@ pub fn is_starting() -> bool {
 /// See [`is_starting`].
 pub fn set_starting(is_starting: bool) {
     block().starting.store(is_starting, Ordering::Relaxed);
+}
+
+/// Says that the thread may be cancelled now, or not any more; whether it was so before.
+#[cfg(sd_freestanding)]
+pub fn set_cancellable(is_so: bool) -> bool {
+    let [cancellable, _] = &block().cancel;
+    // A handler that comes in between leaves it as it was.
+    let before = cancellable.load(Ordering::Relaxed);
+    cancellable.store(is_so, Ordering::Relaxed);
+    before
+}
+
+/// The thread is to be cancelled, in the next call in which it may be.
+#[cfg(sd_freestanding)]
+pub fn mark_cancelled() {
+    let [_, is_marked] = &block().cancel;
+    is_marked.store(true, Ordering::Relaxed);
+}
+
+/// The thread is in a call in which it may be cancelled, and is to be.
+#[cfg(sd_freestanding)]
+pub fn is_cancelled() -> bool {
+    block().cancel.iter().all(|part| part.load(Ordering::Relaxed))
 }
 
 /// The top of the stack of the library's own that this thread has, or null.

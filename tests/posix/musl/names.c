@@ -8,14 +8,17 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define CALL(name, arguments, plain) long name arguments { return plain; }
+/* Weak: newer versions of musl have some of them. */
+#define CALL(name, arguments, plain) __attribute__((weak)) long name arguments { return plain; }
 
 CALL(__read, (int fd, void *to, size_t len), read(fd, to, len))
 CALL(__write, (int fd, const void *from, size_t len), write(fd, from, len))
@@ -42,6 +45,23 @@ CALL(__open_2, (const char *path, int flags), open(path, flags))
 CALL(__open64_2, (const char *path, int flags), open(path, flags))
 CALL(__openat_2, (int fd, const char *path, int flags), openat(fd, path, flags))
 CALL(__openat64_2, (int fd, const char *path, int flags), openat(fd, path, flags))
+#ifdef STATIC
+/* Where these are another name of the function for the linker only. */
+#undef sendfile64
+#undef creat64
+#undef mkstemp64
+#undef mkstemps64
+#undef mkostemp64
+#undef mkostemps64
+CALL(sendfile64, (int to, int from, off_t *at, size_t len), sendfile(to, from, at, len))
+CALL(creat64, (const char *path, mode_t mode), creat(path, mode))
+CALL(mkstemp64, (char *path), mkstemp(path))
+CALL(mkstemps64, (char *path, int behind), mkstemps(path, behind))
+CALL(mkostemp64, (char *path, int flags), mkostemp(path, flags))
+CALL(mkostemps64, (char *path, int behind, int flags), mkostemps(path, behind, flags))
+CALL(__fxstatat64, (int version, int fd, const char *path, struct stat *to, int flags), fstatat(fd, path, to, flags))
+CALL(__fxstat64, (int version, int fd, struct stat *to), fstat(fd, to))
+#endif
 CALL(__fork, (void), fork())
 CALL(__sigaction, (int signal, const struct sigaction *new, struct sigaction *old), sigaction(signal, new, old))
 CALL(preadv2, (int fd, const struct iovec *parts, int count, off_t at, int flags),
@@ -86,5 +106,7 @@ void (*sysv_signal(int number, void (*handler)(int)))(int)
 }
 
 /* A jump: neither may have a frame of its own. */
-__asm__(".globl __vfork\n__vfork: jmp vfork@plt\n"
-        ".globl __clone\n__clone: jmp clone@plt\n");
+__asm__(".globl __vfork\n__vfork: jmp vfork@plt\n");
+#ifndef STATIC
+__asm__(".globl __clone\n__clone: jmp clone@plt\n");
+#endif

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use suite::Suite;
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --aarch64] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --static | --aarch64] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -128,6 +128,19 @@ impl Mode {
     }
 }
 
+/// The program that the subjects are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    /// As `cargo xtask build` makes it.
+    Usual,
+    /// Of musl's.
+    Musl,
+    /// Of musl's, and static: all its system calls are instructions of its own.
+    Static,
+    /// For that processor.
+    Aarch64,
+}
+
 struct Options {
     only: String,
     modes: Vec<Mode>,
@@ -146,10 +159,7 @@ struct Options {
     earned: bool,
     /// Server and client are on two hosts, with an engine each.
     between: bool,
-    /// The subjects are a program of musl's.
-    musl: bool,
-    /// They are one for that processor.
-    aarch64: bool,
+    program: Program,
     /// Of a million packets between these so many are lost.
     lost_ppm: u32,
 }
@@ -171,10 +181,11 @@ impl Options {
 
     /// The subjects' program where it is not the one that `cargo xtask build` makes; nothing where it cannot be built.
     fn build_suite(&self) -> Option<Result<Option<Suite>>> {
-        match (self.musl, self.aarch64) {
-            (true, _) => Some(musl::build()),
-            (_, true) => Some(aarch64::build()),
-            _ => None,
+        match self.program {
+            Program::Usual => None,
+            Program::Musl => Some(musl::build()),
+            Program::Static => Some(musl::build_static()),
+            Program::Aarch64 => Some(aarch64::build()),
         }
     }
 
@@ -182,7 +193,7 @@ impl Options {
     /// for another libc or processor is not loaded.
     fn check(&self, seen: &Snapshot) -> Result<()> {
         // A few chosen ones of the usual program may make no connection.
-        let wants_shm = self.only.is_empty() || self.musl || self.aarch64;
+        let wants_shm = self.only.is_empty() || self.program != Program::Usual;
         let lacks = [
             (wants_shm && !self.promote && !self.earned && seen.routes_shm == 0, "was on shared memory"),
             (self.pump.is_some() && seen.twins == 0, "went through the pump"),
@@ -201,8 +212,9 @@ impl Options {
             (self.demote, "demote-failures.txt"),
             (self.promote, "promote-failures.txt"),
             (self.between, "between-failures.txt"),
-            (self.musl, "musl-failures.txt"),
-            (self.aarch64, "aarch64-failures.txt"),
+            (self.program == Program::Musl, "musl-failures.txt"),
+            (self.program == Program::Static, "static-failures.txt"),
+            (self.program == Program::Aarch64, "aarch64-failures.txt"),
         ];
         for (_, list) in lists.iter().filter(|(is_read, _)| *is_read) {
             known.extend(known_differences(list)?);
@@ -225,8 +237,7 @@ impl Options {
             seed: UNIX_EPOCH.elapsed()?.as_nanos() as u64 & 0xffff_ffff,
             earned: false,
             between: false,
-            musl: false,
-            aarch64: false,
+            program: Program::Usual,
             lost_ppm: 0,
         };
         let mut words = args.iter();
@@ -248,9 +259,12 @@ impl Options {
                     options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
-                "--musl" | "--aarch64" => {
-                    options.musl = word == "--musl";
-                    options.aarch64 = !options.musl;
+                "--musl" | "--static" | "--aarch64" => {
+                    options.program = match word.as_str() {
+                        "--musl" => Program::Musl,
+                        "--static" => Program::Static,
+                        _ => Program::Aarch64,
+                    };
                     options.modes = vec![Mode::Both];
                 }
                 "--lost-ppm" => options.lost_ppm = value()?.parse()?,

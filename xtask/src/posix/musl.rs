@@ -1,9 +1,11 @@
-//! The subjects as a program of musl's (`cargo xtask posix --musl`): built for musl's target, linked dynamically by musl-gcc (musl-tools).
+//! The subjects as a program of musl's: built for musl's target, linked dynamically by musl-gcc (musl-tools, `cargo xtask posix --musl`), or
+//! statically (`--static`).
 
 use super::suite::Suite;
 use crate::port;
 use harness::{Result, fail, install, product};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -12,6 +14,27 @@ const NAMES: &str = "tests/posix/musl/names.c";
 
 /// The program; `None` where musl-gcc, or Rust's standard library for the target, cannot be had.
 pub(super) fn build() -> Result<Option<Suite>> {
+    let folder = product::target().join("musl");
+    let Some(names) = names(&folder, &[])? else { return Ok(None) };
+    // The standard library asks for the shared one, which there is for glibc alone.
+    fs::write(folder.join("libgcc_s.so"), "INPUT(-lgcc_eh)\n")?;
+    let flags = format!(
+        "-Ctarget-feature=-crt-static -Clinker=musl-gcc -L{} -Clink-arg={}",
+        folder.display(),
+        names.display()
+    );
+    subjects(&folder, &flags).map(Some)
+}
+
+/// As a static program, linked as Rust does it for this target.
+pub(super) fn build_static() -> Result<Option<Suite>> {
+    let folder = product::target().join("musl-static");
+    let Some(names) = names(&folder, &["-DSTATIC"])? else { return Ok(None) };
+    subjects(&folder, &format!("-Clink-arg={}", names.display())).map(Some)
+}
+
+/// What [`NAMES`] is compiled to.
+fn names(folder: &Path, options: &[&str]) -> Result<Option<PathBuf>> {
     if !install::obtain(&["musl-gcc"]) {
         return Ok(None);
     }
@@ -19,27 +42,23 @@ pub(super) fn build() -> Result<Option<Suite>> {
         println!("skipped: no standard library for musl");
         return Ok(None);
     }
-    let folder = product::target().join("musl");
-    fs::create_dir_all(&folder)?;
-    // The standard library asks for the shared one, which there is for glibc alone.
-    fs::write(folder.join("libgcc_s.so"), "INPUT(-lgcc_eh)\n")?;
+    fs::create_dir_all(folder)?;
     let names = folder.join("names.o");
     let mut compile = Command::new("musl-gcc");
-    compile.args(["-O1", "-fPIC", "-c", "-o"]).arg(&names).arg(product::root().join(NAMES));
+    compile.args(options).args(["-O1", "-fPIC", "-c", "-o"]).arg(&names).arg(product::root().join(NAMES));
     if !compile.status()?.success() {
         fail!("musl-gcc: {NAMES} cannot be compiled");
     }
-    let flags = format!(
-        "-Ctarget-feature=-crt-static -Clinker=musl-gcc -L{} -Clink-arg={}",
-        folder.display(),
-        names.display()
-    );
+    Ok(Some(names))
+}
+
+fn subjects(folder: &Path, flags: &str) -> Result<Suite> {
     let mut cargo = product::cargo(&["build", "--quiet", "--release", "-p", "sd-posix", "--target", TARGET]);
-    let cargo = cargo.arg("--target-dir").arg(&folder).env("RUSTFLAGS", flags);
+    let cargo = cargo.arg("--target-dir").arg(folder).env("RUSTFLAGS", flags);
     // It is not measured.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     if !cargo.status()?.success() {
         fail!("the subjects cannot be built for {TARGET}");
     }
-    Ok(Some(Suite::of(folder.join(TARGET).join("release/sd-posix"))))
+    Ok(Suite::of(folder.join(TARGET).join("release/sd-posix")))
 }

@@ -122,7 +122,8 @@ pub(crate) unsafe fn without_lending<T>(
     make(nr, args)
 }
 
-fn lending_nothing(flags: usize) -> usize {
+/// Flags of clone(2), without what they say of such a parent.
+pub(crate) fn lending_nothing(flags: usize) -> usize {
     const LENT: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
     if flags & LENT == LENT { flags & !LENT } else { flags }
 }

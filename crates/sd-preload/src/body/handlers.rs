@@ -131,3 +131,48 @@ pub(crate) fn signal(
     }
     exchange.former(told) as *mut c_void
 }
+
+/// rt_sigaction(2), where a program makes it by an instruction of its own.
+///
+/// # Safety
+/// The program's contract with the kernel.
+#[cfg(sd_freestanding)]
+pub(crate) unsafe fn by_number(signal: c_int, new: usize, old: usize, len: usize) -> isize {
+    const LEN: usize = size_of::<KernelAction>();
+    /// What musl's pthread_cancel(3) sends.
+    const OF_CANCELLATION: c_int = 33;
+    /// What musl stops all threads by, before each of them makes the same call.
+    const OF_ALL_THREADS: c_int = 34;
+    // SAFETY: the program's contract.
+    let ask =
+        |new: usize| unsafe { sd_sys::syscall_of_program!(libc::SYS_rt_sigaction, signal, new, old, len) };
+    let readable = |at: usize| at == 0 || sd_sys::user::is_readable(at as *const u8, LEN);
+    if !readable(new) {
+        return ask(new);
+    }
+    let copy = match new {
+        0 => None,
+        // SAFETY: so long, and it can be read.
+        at => Some(unsafe { (at as *const KernelAction).read_unaligned() }),
+    };
+    let mut handler = copy.as_ref().map_or(SIG_DFL, |action| action.handler);
+    if signal == OF_CANCELLATION && ![SIG_DFL, SIG_IGN].contains(&handler) {
+        handler = crate::sites::cancel::instead_of(handler);
+    }
+    if signal == OF_ALL_THREADS && handler != SIG_IGN && new != 0 {
+        super::privileges::may_change_for_all();
+    }
+    let Some(exchange) = Exchange::new(signal, handler) else { return ask(new) };
+    let given = copy.map(|action| KernelAction { handler: exchange.given, ..action });
+    let ret = ask(given.as_ref().map_or(0, |given| &raw const *given as usize));
+    if ret != 0 {
+        exchange.undo();
+    } else if old != 0 {
+        // SAFETY: the kernel has just filled it in.
+        unsafe {
+            let told = (old as *mut KernelAction).cast::<usize>();
+            told.write_unaligned(exchange.former(told.read_unaligned()));
+        }
+    }
+    ret
+}

@@ -29,7 +29,7 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
             let [a, b, c, d, e, f] = args;
             // SAFETY: the caller's contract.
             unsafe {
-                let ret = edge::finish(sd_sys::raw::syscall6(nr, a, b, c, d, e, f));
+                let ret = edge::finish(sd_sys::raw::program_call6(nr, a, b, c, d, e, f));
                 made(nr, args, ret)
             }
         }
@@ -88,7 +88,7 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             | libc::SYS_setresgid
             | libc::SYS_capset
             | privileges::SYS_LANDLOCK_RESTRICT_SELF => {
-                let make = || edge::finish(sd_sys::raw::syscall6(nr, a, b, c, d, e, f));
+                let make = || edge::finish(sd_sys::raw::program_call6(nr, a, b, c, d, e, f));
                 int(privileges::change(nr, [a, b, c], make))
             }
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),

@@ -1,11 +1,19 @@
 //! What the system calls come to that `patch` has led here.
 
+#[cfg(sd_freestanding)]
+use super::cancel;
 use super::threads;
+#[cfg(sd_freestanding)]
+use crate::body::handlers;
 use crate::body::{clone, raw};
 use crate::{edge, table};
 use core::ffi::c_long;
 use sd_attach::sites::Kind;
-use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS};
+#[cfg(sd_freestanding)]
+use sd_sys::arch::{AnyCall, CALLER_MAKES_THREAD, ENDS};
+use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS, PASSES as PASSES_IT};
+#[cfg(sd_freestanding)]
+use sd_sys::thread;
 
 sd_sys::site_entry!(entry, answer: answer, begin: threads::begin, passes: PASSES);
 
@@ -20,15 +28,42 @@ pub(super) fn address(kind: Kind) -> usize {
     }
 }
 
+#[cfg(sd_freestanding)]
+sd_sys::any_entry!(any_entry, answer: answer_any, begin: threads::begin_any, end: threads::exit_entry, passes: PASSES_OF_ANY);
+
+/// Where that begins.
+#[cfg(sd_freestanding)]
+pub(super) fn any_address() -> usize {
+    any_entry as *const () as usize
+}
+
+/// What islands of windows share: where they jump to, and the block of a thread that has none.
+#[cfg(sd_freestanding)]
+pub(super) fn words_of_any() -> [usize; 2] {
+    [any_address(), &raw const sd_sys::freestanding::BLANK as usize]
+}
+
+/// As [`PASSES`]; but the library has a part in handlers of signals, and in the end of a thread.
+#[cfg(sd_freestanding)]
+#[expect(clippy::indexing_slicing, reason = "at compile time")]
+static PASSES_OF_ANY: [u8; NUMBERS] = {
+    let mut passes = PASSING_NUMBERS;
+    passes[libc::SYS_rt_sigaction as usize] = 0;
+    passes[libc::SYS_exit as usize] = ENDS;
+    passes
+};
+
 /// System calls that no hook is for, and that programs make often, or that must be made by the caller itself: these are not
 /// looked at. Others that no hook is for are only slower.
+static PASSES: [u8; NUMBERS] = PASSING_NUMBERS;
+
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
-static PASSES: [u8; NUMBERS] = {
+const PASSING_NUMBERS: [u8; NUMBERS] = {
     let mut passes = [0; NUMBERS];
     let mut at = 0;
     while at < PASSING.len() {
         assert!(!table::has_row(PASSING[at]), "a hook answers this one");
-        passes[PASSING[at] as usize] = 1;
+        passes[PASSING[at] as usize] = PASSES_IT;
         at += 1;
     }
     passes
@@ -125,4 +160,57 @@ unsafe fn forks(number: c_long, args: [usize; 6]) -> isize {
     // SAFETY: the program's contract.
     unsafe { clone::without_lending(number, args, |number, args| clone::by_number(number, args)) }
         .map_or(CALLER_MAKES_IT, |pid| raw::or_errno(pid as isize))
+}
+
+/// As [`answer`], for a program that was not made for this.
+///
+/// # Safety
+/// `any_entry`'s, of a call that the program makes: its contract with the kernel is the program's.
+#[cfg(sd_freestanding)]
+unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
+    // SAFETY: `any_entry` has just written it.
+    let Call { number, args, instruction } = unsafe { call.read().call };
+    let [a, b, c, d, ..] = args;
+    let cancellable = cancel::Cancellable::begin(instruction);
+    if number != libc::SYS_close && thread::is_cancelled() {
+        return -(libc::EINTR as isize);
+    }
+    // SAFETY: the program's contract with the kernel.
+    unsafe {
+        match number {
+            libc::SYS_rt_sigaction => handlers::by_number(a as i32, b as _, c as _, d),
+            libc::SYS_clone if b != 0 => begins(call, args),
+            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork => forks(number, args),
+            _ => {
+                let answer = raw::by_instruction(number, args);
+                drop(cancellable);
+                answer
+            }
+        }
+    }
+}
+
+/// A clone on another stack: a thread, which the caller makes; or a child with descriptors of its own (posix_spawn(3)), which gets
+/// memory of its own too, as in [`forks`], and goes on where its stack begins.
+///
+/// # Safety
+/// As [`answer_any`].
+#[cfg(sd_freestanding)]
+unsafe fn begins(call: *mut AnyCall, args: [usize; 6]) -> isize {
+    let [flags, stack, rest @ ..] = args;
+    let lent = clone::lending_nothing(flags);
+    if lent & (libc::CLONE_VM | libc::CLONE_FILES) as usize != 0 {
+        sd_sys::libcs::set_only_thread(false);
+        return CALLER_MAKES_THREAD;
+    }
+    let [c, d, e, f] = rest;
+    // SAFETY: the program's contract. The child goes on here, on its copy of this stack, and then on its own.
+    unsafe {
+        let pid = clone::by_number(libc::SYS_clone, [lent, 0, c, d, e, f]).unwrap_or(-1);
+        if pid == 0 {
+            (*call).stack_pointer = stack;
+            threads::begin_on_small_stack();
+        }
+        raw::or_errno(pid as isize)
+    }
 }

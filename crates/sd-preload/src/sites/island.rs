@@ -43,7 +43,7 @@ pub(super) fn build(
     kind: Kind,
     entry: usize,
 ) -> Option<()> {
-    let mut code = Code { place, len: 0 };
+    let mut code = Code::new(place);
     let replaced = kind.replaced();
     let instruction_at = kind.instruction_at();
     // `entry` stands at the island's end.
@@ -76,13 +76,22 @@ pub(super) fn build(
     code.end(address_at, entry)
 }
 
-struct Code<'a> {
+pub(super) struct Code<'a> {
     place: &'a mut [u8],
     len: usize,
 }
 
-impl Code<'_> {
-    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+impl<'a> Code<'a> {
+    pub(super) fn new(place: &'a mut [u8]) -> Code<'a> {
+        Code { place, len: 0 }
+    }
+
+    #[cfg_attr(not(sd_freestanding), allow(dead_code, reason = "of `moved`"))]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Option<()> {
         self.place.get_mut(self.len..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
         self.len += bytes.len();
         Some(())

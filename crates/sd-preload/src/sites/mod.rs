@@ -1,4 +1,4 @@
-//! Programs that make system calls by an instruction of their own: Go programs, with libc (cgo) or without.
+//! Programs that make system calls by instructions of their own: Go programs, with libc (cgo) or without, and static ones of musl's.
 //!
 //! ```text
 //! program --syscall--> kernel                        as it was built
@@ -14,13 +14,22 @@
 //! Where libc makes the threads, each has words of libc's, and so of ours (`threads_of_libc`); else the runtime's two instructions for threads are led, too
 //! (`threads_of_runtime`).
 //!
+//! A static program of musl's has such an instruction in each of libc's functions, so all that there are in it are led, with what stands around them
+//! (`sd_attach::windows`, `moved`); its calls are answered on its own stack (`any_entry!`), all registers are kept, and its handlers of signals are put off
+//! in the library's sections, as with libc. Its threads are seen to begin and to end at their calls; `cancel` is pthread_cancel(3).
+//!
 //! Guarantees: a program that is not Go's, or whose runtime looks otherwise, is not touched, nor is it read beyond its table of
 //! symbols in the first case; no call of the program's is left on the caller's stack; errno is kept.
 //! Not here: programs that Go's own linker has made for a dynamic linker without cgo: their threads have no words of libc's.
-//! Tested by `tests/sites.rs`, and the scenarios `go-*` and `own-calls` of `tests/apps` (ADR [108](../../../../docs/adr/0108-dynamic-go.md), [113](../../../../docs/adr/0113-programs-without-libc.md)).
+//! Tested by `tests/sites.rs` and `tests/moved.rs`, the scenarios `go-*`, `own-calls`, `musl-static` and `static-*` of `tests/apps`, and `cargo xtask posix --static`
+//! (ADR [108](../../../../docs/adr/0108-dynamic-go.md), [113](../../../../docs/adr/0113-programs-without-libc.md), [117](../../../../docs/adr/0117-static-programs.md)).
 
+#[cfg(sd_freestanding)]
+pub(crate) mod cancel;
 mod enter;
 mod island;
+#[cfg(sd_freestanding)]
+mod moved;
 mod patch;
 mod program;
 #[cfg_attr(sd_freestanding, path = "threads_of_runtime.rs")]
@@ -46,9 +55,16 @@ pub(crate) fn lead() {
 #[cfg(sd_freestanding)]
 pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
     // SAFETY: by contract.
-    let Some(program) = (unsafe { program::go(start) }) else { return false };
-    let found = sites(program.bytes(), Threads::OfRuntime);
-    found.is_some_and(|sites| patch::lead(&program, &sites, enter::address))
+    let Some(program) = (unsafe { program::of(start) }) else { return false };
+    if program.is_go() {
+        let found = sites(program.bytes(), Threads::OfRuntime);
+        return found.is_some_and(|sites| patch::lead(&program, &sites, enter::address));
+    }
+    threads::leave_first_stack();
+    let found = sd_attach::windows::windows(program.bytes());
+    let is_led = found.is_ok_and(|windows| patch::lead_any(&program, &windows, enter::words_of_any()));
+    sd_sys::libcs::set_only_thread(is_led);
+    is_led
 }
 
 #[cfg(sd_freestanding)]

@@ -8,6 +8,13 @@ use super::island::{self, ISLAND_LEN, JUMP_LEN};
 use super::program::{Part, Program};
 use sd_attach::sites::{Kind, SITES_MAX, Sites};
 use sd_sys::{check, syscall};
+#[cfg(sd_freestanding)]
+use {
+    super::cancel,
+    super::moved::{self, PLACE_LEN, WORDS_LEN},
+    core::ffi::c_int,
+    sd_attach::windows::{Window, Windows},
+};
 
 const PAGE: usize = 4096;
 const _: () = assert!(SITES_MAX * ISLAND_LEN <= PAGE);
@@ -21,7 +28,7 @@ const TRIES: usize = 256;
 
 /// Leads all sites to the entry of their kind; or none, where that cannot be.
 pub(super) fn lead(program: &Program, sites: &Sites, entry: impl Fn(Kind) -> usize) -> bool {
-    let Some(islands) = room(program.range()) else { return false };
+    let Some(islands) = room(program.range(), PAGE) else { return false };
     let mut page = [0xccu8; PAGE];
     let mut jumps = [None; SITES_MAX];
     let places = page.as_chunks_mut::<ISLAND_LEN>().0.iter_mut().zip(&mut jumps).enumerate();
@@ -32,7 +39,7 @@ pub(super) fn lead(program: &Program, sites: &Sites, entry: impl Fn(Kind) -> usi
             Some(Jump { at, bytes: island::jump(at, island)?, part })
         });
         if jump.is_none() {
-            give_back(islands);
+            give_back(islands, PAGE);
             return false;
         }
     }
@@ -43,9 +50,58 @@ pub(super) fn lead(program: &Program, sites: &Sites, entry: impl Fn(Kind) -> usi
     }
     all().for_each(Jump::close);
     if !is_open {
-        give_back(islands);
+        give_back(islands, PAGE);
     }
     is_open
+}
+
+/// Leads all windows to the entry that `words` begin with; or none, where that cannot be.
+#[cfg(sd_freestanding)]
+pub(super) fn lead_any(program: &Program, windows: &Windows, words: [usize; 2]) -> bool {
+    let len = (WORDS_LEN + windows.all().len() * PLACE_LEN).next_multiple_of(PAGE);
+    let Some(islands) = room(program.range(), len) else { return false };
+    let place = |n: usize| islands + WORDS_LEN + n * PLACE_LEN;
+    let all = || windows.all().iter().enumerate();
+    let part = |window: &Window| program.texts().nth(usize::from(window.text));
+    let jump = |n: usize, window: &Window| {
+        let part = part(window)?;
+        let at = part.start + window.at as usize;
+        Some(Jump { at, bytes: island::jump(at, place(n))?, part })
+    };
+    // SAFETY: `room` made it, so long and writable, and only we know it.
+    unsafe { (islands as *mut [usize; 2]).write(words) };
+    let are_built = all().all(|(n, window)| {
+        let (Some(part), Some(bytes)) = (part(window), program.bytes().nth(usize::from(window.text))) else {
+            return false;
+        };
+        let mut code = [0xcc; PLACE_LEN];
+        let built = moved::build(&mut code, place(n), *window, (part.start, bytes), islands);
+        if let (Some(at), true) = (built, window.is_cancellable) {
+            cancel::set_place(part.start + window.at as usize, (place(n), place(n) + at));
+        }
+        // SAFETY: as above, and there is room for so many.
+        unsafe { (place(n) as *mut [u8; PLACE_LEN]).write(code) };
+        built.is_some() && jump(n, window).is_some()
+    });
+    let open = |protection: c_int| program.texts().all(|part| part.protect(part.protection | protection));
+    let is_open = are_built && make_executable(islands, len).is_some() && open(libc::PROT_WRITE);
+    if is_open {
+        all().filter_map(|(n, window)| jump(n, window)).for_each(|jump| jump.write());
+    } else {
+        give_back(islands, len);
+    }
+    open(0);
+    is_open
+}
+
+#[cfg(sd_freestanding)]
+impl Part {
+    fn protect(&self, protection: c_int) -> bool {
+        let start = self.start & !(PAGE - 1);
+        let len = (self.start + self.len).next_multiple_of(PAGE) - start;
+        // SAFETY: pages of the program's text; more is allowed of them than before, or what the program was built for.
+        check(unsafe { syscall!(libc::SYS_mprotect, start, len, protection) }).is_ok()
+    }
 }
 
 /// A jump that is to stand in the text.
@@ -80,8 +136,8 @@ impl Jump {
     }
 }
 
-/// A page that every byte of the program can jump to, and that can be written: below the program, or well above it.
-fn room((start, end): (usize, usize)) -> Option<usize> {
+/// Pages that every byte of the program can jump to, and that can be written: below the program, or well above it.
+fn room((start, end): (usize, usize), len: usize) -> Option<usize> {
     let start = start & !(PAGE - 1);
     let below = (1..=TRIES).filter_map(|n| start.checked_sub(n * STEP));
     let above = (0..TRIES).map(|n| (end + ABOVE).next_multiple_of(STEP) + n * STEP);
@@ -91,12 +147,12 @@ fn room((start, end): (usize, usize)) -> Option<usize> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: memory of nobody's; what is there already is left as it is.
         let mapped =
-            check(unsafe { syscall!(libc::SYS_mmap, place, PAGE, protection, flags, usize::MAX, 0) }).ok()?;
+            check(unsafe { syscall!(libc::SYS_mmap, place, len, protection, flags, usize::MAX, 0) }).ok()?;
         if mapped == place {
             return Some(place);
         }
         // A kernel that does not know the flag.
-        give_back(mapped);
+        give_back(mapped, len);
         None
     })
 }
@@ -105,12 +161,16 @@ fn room((start, end): (usize, usize)) -> Option<usize> {
 fn fill(islands: usize, page: &[u8; PAGE]) -> Option<()> {
     // SAFETY: `room` made it, so long and writable, and only we know it.
     unsafe { (islands as *mut [u8; PAGE]).write(*page) };
-    let protection = libc::PROT_READ | libc::PROT_EXEC;
-    // SAFETY: the same page.
-    check(unsafe { syscall!(libc::SYS_mprotect, islands, PAGE, protection) }).ok().map(|_| ())
+    make_executable(islands, PAGE)
 }
 
-fn give_back(islands: usize) {
+fn make_executable(islands: usize, len: usize) -> Option<()> {
+    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: what `room` made.
+    check(unsafe { syscall!(libc::SYS_mprotect, islands, len, protection) }).ok().map(|_| ())
+}
+
+fn give_back(islands: usize, len: usize) {
     // SAFETY: `room` made it, and nothing refers to it.
-    unsafe { sd_sys::mem::unmap(islands as *mut u8, PAGE) };
+    unsafe { sd_sys::mem::unmap(islands as *mut u8, len) };
 }

@@ -14,7 +14,7 @@ use {
 #[cfg(not(sd_freestanding))]
 const MARK: &CStr = c"crosscall2";
 
-/// A Go program: with libc, or static, as `libsd.so` or `libsd-freestanding.so` is for.
+/// A Go program with libc, for `libsd.so`; or a static one, for `libsd-freestanding.so`.
 pub(super) struct Program {
     base: usize,
     headers: &'static [Elf64_Phdr],
@@ -42,14 +42,12 @@ unsafe extern "C" fn first(info: *mut dl_phdr_info, _: size_t, main: *mut c_void
     1
 }
 
-/// The main program, if it is one that the kernel has loaded, with no dynamic linker: its linker leaves the note of a build's id
-/// under Go's name.
+/// The main program, as the kernel has loaded it, with no dynamic linker. `None`: it has one.
 ///
 /// # Safety
 /// What the kernel has left on the stack of this program.
 #[cfg(sd_freestanding)]
-pub(super) unsafe fn go(start: &sd_sys::freestanding::Start) -> Option<Program> {
-    const NAME: &[u8; 4] = b"Go\0\0";
+pub(super) unsafe fn of(start: &sd_sys::freestanding::Start) -> Option<Program> {
     let (at, count) = (start.value(libc::AT_PHDR)?, start.value(libc::AT_PHNUM)?);
     // SAFETY: by contract: the program's own headers.
     let headers = unsafe { core::slice::from_raw_parts(at as *const Elf64_Phdr, count) };
@@ -61,16 +59,8 @@ pub(super) unsafe fn go(start: &sd_sys::freestanding::Start) -> Option<Program> 
         (None, Some(first)) => first.p_vaddr as usize + size_of::<libc::Elf64_Ehdr>(),
         (None, None) => return None,
     };
-    let main = Program { base: at.wrapping_sub(address), headers };
-    let is_go =
-        headers.iter().filter(|header| header.p_type == libc::PT_NOTE && header.p_memsz >= 16).any(|note| {
-            // SAFETY: a part of the program, of sixteen bytes at least: three words, and the name (elf(5)).
-            let [len, _, _, name] =
-                unsafe { ((main.base + note.p_vaddr as usize) as *const [[u8; 4]; 4]).read_unaligned() };
-            len == 4u32.to_ne_bytes() && name == *NAME
-        });
     let is_static = headers.iter().all(|header| header.p_type != libc::PT_INTERP);
-    (is_go && is_static).then_some(main)
+    is_static.then_some(Program { base: at.wrapping_sub(address), headers })
 }
 
 /// A part of the program.
@@ -83,8 +73,21 @@ pub(super) struct Part {
 }
 
 impl Program {
+    /// Go's linker has made it: it leaves the note of a build's id under Go's name.
+    #[cfg(sd_freestanding)]
+    pub(super) fn is_go(&self) -> bool {
+        const NAME: &[u8; 4] = b"Go\0\0";
+        let notes =
+            self.headers.iter().filter(|header| header.p_type == libc::PT_NOTE && header.p_memsz >= 16);
+        notes.map(|note| self.base + note.p_vaddr as usize).any(|at| {
+            // SAFETY: a part of the program, of sixteen bytes at least: three words, and the name (elf(5)).
+            let [len, _, _, name] = unsafe { (at as *const [[u8; 4]; 4]).read_unaligned() };
+            len == 4u32.to_ne_bytes() && name == *NAME
+        })
+    }
+
     /// What of it is loaded.
-    fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+    fn parts(&self) -> impl Iterator<Item = Part> + Clone + '_ {
         self.headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
             let has = |flag, protection| if header.p_flags & flag != 0 { protection } else { 0 };
             Part {
@@ -98,12 +101,12 @@ impl Program {
     }
 
     /// Those that can be read and executed, and not written.
-    pub(super) fn texts(&self) -> impl Iterator<Item = Part> + '_ {
+    pub(super) fn texts(&self) -> impl Iterator<Item = Part> + Clone + '_ {
         self.parts().filter(|part| part.protection == libc::PROT_READ | libc::PROT_EXEC)
     }
 
     /// The bytes of each of them.
-    pub(super) fn bytes(&self) -> impl Iterator<Item = &'static [u8]> + '_ {
+    pub(super) fn bytes(&self) -> impl Iterator<Item = &'static [u8]> + Clone + '_ {
         // SAFETY: the dynamic linker has mapped it, to be read, for ever; it is changed in the constructor only, when nobody reads
         // it any more.
         self.texts().map(|part| unsafe { core::slice::from_raw_parts(part.start as *const u8, part.len) })

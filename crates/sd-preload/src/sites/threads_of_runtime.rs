@@ -11,6 +11,20 @@ pub(super) fn exit_address() -> usize {
 
 sd_sys::exit_entry!(exit_entry, ended: ended);
 
+/// A thread of any program makes its first call: makes its block; false without memory for it.
+pub(super) unsafe extern "C" fn begin_any() -> bool {
+    let Ok(mapping) = sd_sys::mem::reserve_private(STACK_LEN) else { return false };
+    let top: *mut Top = mapping.wrapping_add(TOP_AT).cast();
+    // SAFETY: of zeros, so large, and nobody else's.
+    unsafe { freestanding::begin_thread(top.add(1).cast()) };
+    true
+}
+
+/// The calling thread is the child's only one, and begins on a stack that may be too small for the library: it has one of its own from now on.
+pub(super) fn begin_on_small_stack() {
+    thread::set_stack(own_top().cast());
+}
+
 /// What lies below the end of a stack is nobody's.
 const GUARD_LEN: usize = 4096;
 
@@ -34,7 +48,12 @@ fn start(top: *mut Top) -> *mut u8 {
 
 /// The thread is about to end, and runs on its stack here.
 unsafe extern "C" fn ended() -> *mut u8 {
-    start(thread::stack().cast())
+    start(own_top())
+}
+
+/// The end of the calling thread's own stack: its block is behind it.
+fn own_top() -> *mut Top {
+    sd_sys::arch::block().cast_mut().cast::<Top>().wrapping_sub(1)
 }
 
 /// Makes the first thread's, from which all others inherit; false without memory for it.
@@ -43,4 +62,9 @@ pub(crate) fn begin_first() -> bool {
     // SAFETY: of zeros, so large, and nobody else's.
     unsafe { begin(mapping.wrapping_add(TOP_AT).cast()) };
     true
+}
+
+/// The first thread runs on the program's stack: the program is any, not Go.
+pub(super) fn leave_first_stack() {
+    thread::set_stack(core::ptr::null_mut());
 }

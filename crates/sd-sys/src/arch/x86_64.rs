@@ -164,6 +164,23 @@ pub unsafe fn fill_string(dst: *mut u8, byte: u8, len: usize) {
     }
 }
 
+/// At which of the first sixteen bytes a branch over a long distance may begin, `jmp` (e9) or `jcc` (0f 80 to 0f 8f): bit n for byte n.
+#[inline(always)]
+pub fn long_branches(bytes: &[u8; 17]) -> u32 {
+    use core::arch::x86_64::{
+        _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
+    };
+    // SAFETY: sixteen bytes each, at any alignment; every such processor has these instructions.
+    unsafe {
+        let is = |bytes, byte: u8| _mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte as i8));
+        let (these, next) =
+            (_mm_loadu_si128(bytes.as_ptr().cast()), _mm_loadu_si128(bytes.as_ptr().add(1).cast()));
+        let is_condition = is(_mm_and_si128(next, _mm_set1_epi8(0xf0u8 as i8)), 0x80);
+        let all = _mm_or_si128(is(these, 0xe9), _mm_and_si128(is(these, 0x0f), is_condition));
+        _mm_movemask_epi8(all) as u32
+    }
+}
+
 /// The top of the stack.
 #[inline(always)]
 pub fn stack_pointer() -> usize {
@@ -373,4 +390,27 @@ pub fn follows_itself() -> bool {
             options(nostack, preserves_flags, readonly));
     }
     own == next
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests {
+    use super::long_branches;
+
+    #[test]
+    fn long_branches_begin_where_they_do() {
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            let bytes: [u8; 17] = core::array::from_fn(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                // Many of the few that matter.
+                [0xe9, 0x0f, 0x80, 0x8f, 0x7f, 0x90, 0x0e, state as u8][(state >> 32) as usize % 8]
+            });
+            let begins = |at: &usize| bytes[*at] == 0xe9 || bytes[*at] == 0x0f && bytes[at + 1] & 0xf0 == 0x80;
+            let all = (0..16).filter(begins).fold(0, |all, at| all | 1 << at);
+            assert_eq!(long_branches(&bytes), all, "{bytes:02x?}");
+        }
+    }
 }

@@ -40,7 +40,7 @@ pub(super) enum Answer {
     NotLoaded,
 }
 
-/// Has the library brought into the program, where no dynamic linker would load it: a static Go program, in whose environment the library
+/// Has the library brought into the program, where no dynamic linker would load it: a static one, in whose environment the library
 /// is named. Such a program is none that gives rights.
 ///
 /// # Safety
@@ -66,7 +66,7 @@ pub(super) unsafe fn wants_tracer(program: Program, environment: Environment) ->
     unsafe {
         let Some(Some(fd)) = open(program) else { return false };
         // The rest is asked about few programs; a filter may kill for what is to come.
-        sd_attach::program::is_static_go(fd.raw())
+        sd_attach::program::is_static(fd.raw()).is_some()
             && crate::process::env::may_accompany()
             && is_preloaded(environment)
             && has_plain_ids()

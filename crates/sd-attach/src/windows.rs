@@ -1,0 +1,358 @@
+//! Where the `syscall` instructions are of a program that was not made for this: a static one of musl's, in C or Rust. All of them are led,
+//! since a socket could pass through any.
+//!
+//! `syscall` has two bytes, and a jump five. So a *window* is replaced: the instruction, and whole neighbours of it that together
+//! have five bytes at least. They are executed elsewhere (`island` of `sd-preload`).
+//!
+//! | question | answer |
+//! |---|---|
+//! | is `0f 05` an instruction? | decoding from several places well before it ends in the same instructions, all such that compilers make, one of which sets rax; else the program is left alone |
+//! | may a neighbour move? | nothing leads to a place within the window: near branches are decoded, far ones searched in the whole text. Only the last instruction of a window leads elsewhere |
+//! | may one be left out? | rt_sigreturn(2) always; and calls whose number stands before them and that no socket has to do with, where no window is found |
+//!
+//! Programs of glibc's are not led, which their clone3(2) tells: they load other libraries (nsswitch.conf(5)), and their posix_spawn(3) needs a
+//! child in their memory.
+//! Nothing here is unsafe but for the memory of the list. Tested by `tests/windows.rs`.
+
+use crate::decode::{Flow, Instruction, LEN_MAX, decode};
+use crate::sites::next_instruction;
+
+/// One `syscall` instruction, and what is replaced with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Which text it is in.
+    pub text: u16,
+    /// How many bytes are replaced.
+    pub len: u8,
+    /// Where in them `syscall` is.
+    pub instruction_at: u8,
+    /// Where in the text its first byte is.
+    pub at: u32,
+    /// Whether it is the one of musl's `__syscall_cp_asm`, in which threads are cancelled (pthread_cancel(3)).
+    pub is_cancellable: bool,
+}
+
+/// What is replaced, at least: a jump.
+const LEN_LEAST: usize = 5;
+/// And at most, with neighbours on both sides.
+pub const WINDOW_MAX: usize = 32;
+/// Of a program, at most.
+pub const WINDOWS_MAX: usize = 2048;
+
+/// All of a program, by their places.
+#[derive(Debug)]
+pub struct Windows {
+    memory: *mut Window,
+    count: usize,
+}
+
+impl Windows {
+    fn new() -> Option<Windows> {
+        let memory = sd_sys::mem::reserve_private(WINDOWS_MAX * size_of::<Window>()).ok()?;
+        Some(Windows { memory: memory.cast(), count: 0 })
+    }
+
+    /// Each of them.
+    pub fn all(&self) -> &[Window] {
+        // SAFETY: so many have been written, to memory that is ours until `drop`.
+        unsafe { core::slice::from_raw_parts(self.memory, self.count) }
+    }
+
+    fn add(&mut self, window: Window) -> Option<()> {
+        (self.count < WINDOWS_MAX).then_some(())?;
+        // SAFETY: there is room, and nobody has a reference to it.
+        unsafe { self.memory.add(self.count).write(window) };
+        self.count += 1;
+        Some(())
+    }
+}
+
+impl Drop for Windows {
+    fn drop(&mut self) {
+        // SAFETY: `new` made it, and no reference is left.
+        unsafe { sd_sys::mem::unmap(self.memory.cast(), WINDOWS_MAX * size_of::<Window>()) };
+    }
+}
+
+/// Why a program is not led, and where in a text that is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No memory, no `syscall` at all, or too many.
+    None,
+    /// Bytes that may be an instruction, or not.
+    Unclear(usize),
+    /// No neighbours that may be moved.
+    Neighbours(usize),
+    /// A program of glibc's.
+    Glibc(usize),
+    /// A branch from afar leads into what would be replaced.
+    Branch(usize),
+}
+
+/// All windows of a program's texts, or why it cannot be led by them. Allocates no memory but the list's.
+pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone) -> Result<Windows, Refusal> {
+    let mut windows = Windows::new().ok_or(Refusal::None)?;
+    for (text, bytes) in texts.clone().enumerate() {
+        let mut free_from = 0;
+        let mut from = 0;
+        while let Some(at) = next_instruction(bytes, from) {
+            from = at + 1;
+            let Some(place) = Place::of(bytes, at).ok_or(Refusal::Unclear(at))? else { continue };
+            let number = place.number(bytes);
+            if number.is_some_and(|number| number == CLONE3) {
+                return Err(Refusal::Glibc(at));
+            }
+            if number.is_some_and(|number| i64::from(number) == libc::SYS_rt_sigreturn) {
+                continue;
+            }
+            match place.window(bytes, free_from) {
+                Some((start, end)) => {
+                    let window = Window {
+                        text: text as u16,
+                        len: (end - start) as u8,
+                        instruction_at: (at - start) as u8,
+                        at: u32::try_from(start).map_err(|_| Refusal::None)?,
+                        is_cancellable: is_cancellable(bytes, at),
+                    };
+                    windows.add(window).ok_or(Refusal::None)?;
+                    free_from = end;
+                }
+                None if number.is_some_and(|number| HARMLESS.contains(&i64::from(number))) => {}
+                None => return Err(Refusal::Neighbours(at)),
+            }
+        }
+    }
+    for (text, bytes) in texts.enumerate() {
+        let mut own = windows.all().chunk_by(|a, b| a.text == b.text);
+        let own = own.find(|own| own.first().is_some_and(|window| usize::from(window.text) == text));
+        if let Some(at) = own.and_then(|own| branch_into(bytes, own)) {
+            return Err(Refusal::Branch(at));
+        }
+    }
+    if windows.all().is_empty() { Err(Refusal::None) } else { Ok(windows) }
+}
+
+const CLONE3: u32 = 435;
+
+/// Whether it is the one of musl's `__syscall_cp_asm`, which is in programs that can cancel a thread: `mov %r11,8(%rsp); syscall; ret`.
+fn is_cancellable(bytes: &[u8], at: usize) -> bool {
+    const BEFORE: &[u8] = &[0x4c, 0x89, 0x5c, 0x24, 0x08];
+    bytes.get(..at).is_some_and(|before| before.ends_with(BEFORE)) && bytes.get(at + 2) == Some(&0xc3)
+}
+
+/// Calls that say nothing of a descriptor, and that neither begin nor end a thread.
+const HARMLESS: &[i64] = &[
+    libc::SYS_futex,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_arch_prctl,
+    libc::SYS_set_tid_address,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_tkill,
+    libc::SYS_clock_gettime,
+    libc::SYS_sched_yield,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+];
+
+/// So far before a place decoding begins, at most: farther than a short branch reaches.
+const BEFORE: usize = 192;
+/// From so many places it begins.
+const STARTS: usize = 16;
+/// So many of these must come to the same instructions.
+const AGREE: usize = 3;
+/// Bytes before the instruction that may be replaced, and as many behind.
+const NEAR: usize = 32;
+/// An instruction that sets rax is so near.
+const SETS_RAX_WITHIN: usize = 24;
+
+/// What stands around a `syscall` instruction.
+struct Place {
+    at: usize,
+    /// The instructions before it, the nearest first: where they begin.
+    before: [usize; 4],
+    /// Bit n: a branch leads to `at - NEAR + n`.
+    targets: u64,
+}
+
+impl Place {
+    /// `None`: not to be told. `Some(None)`: these bytes are no instruction.
+    fn of(bytes: &[u8], at: usize) -> Option<Option<Place>> {
+        for before in [BEFORE, BEFORE / 2, BEFORE / 4] {
+            let last = at.saturating_sub(before);
+            if let Some(chain) = Chain::agreed(bytes, last, at) {
+                return match chain.hits {
+                    false => Some(None),
+                    true if chain.sets_rax => Some(Some(Place::with(bytes, at, &chain))),
+                    true => None,
+                };
+            }
+        }
+        None
+    }
+
+    fn with(bytes: &[u8], at: usize, chain: &Chain) -> Place {
+        let mut place = Place { at, before: chain.nearest, targets: 0 };
+        let mut note = |from: usize, instruction: &Instruction| {
+            if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes))
+                && let Ok(bit @ 0..64) = usize::try_from(to + NEAR as isize - at as isize)
+            {
+                place.targets |= 1 << bit;
+            }
+        };
+        for (from, to) in [(chain.from, at), (at, at + BEFORE)] {
+            let mut now = from;
+            while let Some(instruction) = (now < to).then(|| decode(bytes, now)).flatten() {
+                note(now, &instruction);
+                now += usize::from(instruction.len);
+            }
+        }
+        place
+    }
+
+    fn is_target(&self, place: usize) -> bool {
+        (place + NEAR).checked_sub(self.at).is_some_and(|bit| bit < 64 && self.targets & 1 << bit != 0)
+    }
+
+    /// The number of the call, if it stands in the instruction before, and no other way leads here.
+    fn number(&self, bytes: &[u8]) -> Option<u32> {
+        let [before, ..] = self.before;
+        decode(bytes, before).filter(|_| before < self.at && !self.is_target(self.at))?.number
+    }
+
+    /// From where to where: neighbours before it first, since the instruction that sets the number is often long enough.
+    fn window(&self, bytes: &[u8], free_from: usize) -> Option<(usize, usize)> {
+        let starts =
+            || core::iter::once(self.at).chain(self.before.into_iter().filter(|before| *before < self.at));
+        (0..=6usize).find_map(|total| {
+            (0..=total.min(4)).rev().find_map(|before| {
+                let start = starts().nth(before)?;
+                let end = self.end(bytes, total - before)?;
+                let is_long_enough = (LEN_LEAST..=WINDOW_MAX).contains(&(end - start));
+                let is_free = start >= free_from && start + NEAR >= self.at;
+                let goes_on = starts()
+                    .take(before + 1)
+                    .skip(1)
+                    .all(|at| decode(bytes, at).is_some_and(|found| found.flow == Flow::On));
+                let is_whole = !(start + 1..end).any(|place| self.is_target(place));
+                (is_long_enough && is_free && goes_on && is_whole).then_some((start, end))
+            })
+        })
+    }
+
+    /// Behind so many instructions that follow.
+    fn end(&self, bytes: &[u8], count: usize) -> Option<usize> {
+        let mut at = self.at + 2;
+        for n in 0..count {
+            let found = decode(bytes, at).filter(|found| found.is_plausible)?;
+            match found.flow {
+                Flow::On => {}
+                Flow::Syscall => return None,
+                _ if n + 1 < count => return None,
+                _ => {}
+            }
+            at += usize::from(found.len);
+        }
+        (at < self.at + NEAR).then_some(at)
+    }
+}
+
+/// Instructions one behind the other, up to a place.
+struct Chain {
+    from: usize,
+    /// Bit n: one begins at `from + n`.
+    begins: [u64; (BEFORE + STARTS).div_ceil(64) + 1],
+    /// One begins at the place itself.
+    hits: bool,
+    sets_rax: bool,
+    nearest: [usize; 4],
+}
+
+impl Chain {
+    /// The one that decoding comes to from several places, `last` the last of them.
+    fn agreed(bytes: &[u8], last: usize, at: usize) -> Option<Chain> {
+        let mut starts = last.saturating_sub(STARTS - 1)..=last;
+        let chain = starts.by_ref().find_map(|from| Chain::from(bytes, from, at))?;
+        // The text itself begins with an instruction.
+        let mut agreeing = if chain.from == 0 { AGREE } else { 1 };
+        for from in starts {
+            match chain.is_joined(bytes, from, at) {
+                Some(true) => agreeing += 1,
+                Some(false) => return None,
+                None => {}
+            }
+        }
+        (agreeing >= AGREE).then_some(chain)
+    }
+
+    /// `None`: it ends before the place, with what is no instruction of a compiler's.
+    fn from(bytes: &[u8], from: usize, at: usize) -> Option<Chain> {
+        let mut chain = Chain {
+            from,
+            begins: Default::default(),
+            hits: false,
+            sets_rax: false,
+            nearest: [usize::MAX; 4],
+        };
+        let mut now = from;
+        while now < at {
+            let found = decode(bytes, now).filter(|found| found.is_plausible)?;
+            *chain.begins.get_mut((now - from) / 64)? |= 1 << ((now - from) % 64);
+            chain.nearest.rotate_right(1);
+            chain.nearest[0] = now;
+            chain.sets_rax |= found.sets_rax && now + SETS_RAX_WITHIN * LEN_MAX / 2 >= at;
+            now += usize::from(found.len);
+        }
+        chain.hits = now == at;
+        Some(chain)
+    }
+
+    /// Whether decoding from another place comes to the same instructions, well before the place.
+    fn is_joined(&self, bytes: &[u8], from: usize, at: usize) -> Option<bool> {
+        let mut now = from;
+        while now + NEAR / 2 < at {
+            let place = now.checked_sub(self.from)?;
+            if self.begins.get(place / 64).is_some_and(|word| word & 1 << (place % 64) != 0) {
+                return Some(true);
+            }
+            now += usize::from(decode(bytes, now).filter(|found| found.is_plausible)?.len);
+        }
+        Some(false)
+    }
+}
+
+/// Where a far branch is, or what looks like one, that leads into a window; `own` are those of this text.
+fn branch_into(bytes: &[u8], own: &[Window]) -> Option<usize> {
+    let (first, last) = (own.first()?, own.last()?);
+    let range = first.at as usize..last.at as usize + usize::from(last.len);
+    let leads_into = |at: usize| {
+        let end = match (*bytes.get(at)?, bytes.get(at + 1)?) {
+            (0xe9, _) => at + 5,
+            (0x0f, 0x80..=0x8f) => at + 6,
+            _ => return None,
+        };
+        let distance = i32::from_le_bytes(*bytes.get(end - 4..)?.first_chunk()?);
+        let to = end.checked_add_signed(distance as isize).filter(|to| range.contains(to))?;
+        let behind = own.partition_point(|window| (window.at as usize) < to);
+        let window = own.get(behind.checked_sub(1)?)?;
+        (to < window.at as usize + usize::from(window.len)).then_some(at)
+    };
+    // Most bytes begin none, which is told of many at once.
+    let mut at = 0;
+    while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+        let mut begin = sd_sys::arch::long_branches(block);
+        while begin != 0 {
+            if let Some(at) = leads_into(at + begin.trailing_zeros() as usize) {
+                return Some(at);
+            }
+            begin &= begin - 1;
+        }
+        at += 16;
+    }
+    (at..bytes.len()).find_map(leads_into)
+}

@@ -1,0 +1,131 @@
+//! What would be replaced in programs that were not made for this: on bytes.
+#![cfg(target_arch = "x86_64")]
+
+use sd_attach::windows::{Refusal, WINDOW_MAX, Window, windows};
+
+/// Functions before and behind, as a compiler makes them: `push %rbx; mov %edi,%ebx; call; mov %ebx,%eax; pop %rbx; ret`.
+const OTHER: [u8; 12] = [0x53, 0x89, 0xfb, 0xe8, 0x10, 0x00, 0x00, 0x00, 0x89, 0xd8, 0x5b, 0xc3];
+const AROUND: usize = 30;
+
+/// A text in which these bytes are, and where they are.
+fn text(code: &[u8]) -> (Vec<u8>, usize) {
+    let around = OTHER.repeat(AROUND);
+    ([&around[..], code, &around].concat(), around.len())
+}
+
+/// Windows, counted from the code's first byte; or why there are none, likewise.
+fn found(code: &[u8]) -> Result<Vec<(usize, u8, u8)>, Refusal> {
+    let (text, start) = text(code);
+    let near = |window: &Window| (window.at as usize - start, window.len, window.instruction_at);
+    let place = |refusal| match refusal {
+        Refusal::None => Refusal::None,
+        Refusal::Unclear(at) => Refusal::Unclear(at - start),
+        Refusal::Neighbours(at) => Refusal::Neighbours(at - start),
+        Refusal::Glibc(at) => Refusal::Glibc(at - start),
+        Refusal::Branch(at) => Refusal::Branch(at - start),
+    };
+    windows([&text[..]].into_iter()).map(|found| found.all().iter().map(near).collect()).map_err(place)
+}
+
+/// `mov $NUMBER,%eax; syscall`
+const fn call(number: u8) -> [u8; 7] {
+    [0xb8, number, 0, 0, 0, 0x0f, 0x05]
+}
+const RETURN: u8 = 0xc3;
+
+#[test]
+fn the_number_goes_with_the_call() {
+    assert_eq!(found(&[&call(41)[..], &[RETURN]].concat()), Ok(vec![(0, 7, 5)]));
+}
+
+#[test]
+fn what_is_behind_goes_with_it_where_others_lead_to_the_call() {
+    // jmp to the syscall; mov; syscall; mov %rax,%rdi; ret
+    let code = [&[0xeb, 5][..], &call(41), &[0x48, 0x89, 0xc7, RETURN]].concat();
+    assert_eq!(found(&code), Ok(vec![(7, 5, 0)]));
+    // The same from afar: the number is left where it is.
+    let far = [&[0xe9, 5, 0, 0, 0][..], &call(41), &[0x48, 0x89, 0xc7, RETURN]].concat();
+    assert_eq!(found(&far), Ok(vec![(10, 5, 0)]));
+}
+
+#[test]
+fn all_its_neighbours_are_led_to() {
+    // jmp to the syscall; mov; syscall; ret: there is nothing else.
+    let code = [&[0xeb, 5][..], &call(41), &[RETURN]].concat();
+    assert_eq!(found(&code), Err(Refusal::Neighbours(7)));
+    // For what says nothing of a descriptor, that is as good.
+    let mut two = [&[0xeb, 5][..], &call(202), &[RETURN]].concat();
+    two.extend(call(41));
+    two.push(RETURN);
+    assert_eq!(found(&two), Err(Refusal::Neighbours(7)), "the number may be another one");
+}
+
+#[test]
+fn a_far_branch_leads_into_a_window() {
+    let mut code = [&call(41)[..], &[RETURN]].concat();
+    // Behind four hundred bytes, `jne` to the syscall.
+    code.extend([0x90; 400]);
+    let behind = code.len() + 6;
+    code.extend([0x0f, 0x85]);
+    code.extend((5 - behind as i32).to_le_bytes());
+    code.push(RETURN);
+    assert_eq!(found(&code), Err(Refusal::Branch(behind - 6)));
+}
+
+#[test]
+fn bytes_of_other_instructions_are_none() {
+    // mov $0x5050f,%ecx; mov; syscall; ret
+    let code = [&[0xb9, 0x0f, 0x05, 0x05, 0x00][..], &call(41), &[RETURN]].concat();
+    assert_eq!(found(&code), Ok(vec![(5, 7, 5)]));
+    // Tables among code, which compilers do not make: of bytes that are no instruction, or odd ones.
+    let table = [0x06, 0x0f, 0x05, 0x27].repeat(40);
+    assert!(matches!(found(&[&table[..], &call(41), &[RETURN]].concat()), Err(Refusal::Unclear(_))));
+}
+
+#[test]
+fn programs_that_are_left_alone() {
+    let clone3 = [0xb8, 0xb3, 0x01, 0, 0, 0x0f, 0x05, RETURN];
+    assert_eq!(found(&clone3), Err(Refusal::Glibc(5)));
+    // mov $15,%rax; syscall: alone it is nothing to be led.
+    let returns = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05, RETURN];
+    assert_eq!(found(&returns), Err(Refusal::None));
+    assert_eq!(found(&[]), Err(Refusal::None));
+}
+
+#[test]
+fn where_threads_are_cancelled() {
+    // mov 16(%rsp),%rax; mov %r11,8(%rsp); syscall; ret
+    let code = [0x48, 0x8b, 0x44, 0x24, 0x10, 0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05, RETURN];
+    let (text, start) = text(&[&code[..], &call(41), &[RETURN]].concat());
+    let found = windows([&text[..]].into_iter()).unwrap();
+    let said: Vec<_> =
+        found.all().iter().map(|found| (found.at as usize - start, found.is_cancellable)).collect();
+    assert_eq!(said, [(5, true), (13, false)]);
+}
+
+#[test]
+fn any_bytes_may_come() {
+    let mut state = 7u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..2000 {
+        let mut code: Vec<u8> = (0..40).map(|_| random() as u8).collect();
+        code.extend(call(41));
+        code.extend((0..40).map(|_| random() as u8));
+        let (text, _) = text(&code);
+        let Ok(found) = windows([&text[..]].into_iter()) else { continue };
+        let mut end = 0;
+        for window in found.all() {
+            let start = window.at as usize;
+            let instruction = start + usize::from(window.instruction_at);
+            assert!(start >= end && (5..=WINDOW_MAX).contains(&usize::from(window.len)));
+            assert_eq!(text[instruction..instruction + 2], [0x0f, 0x05]);
+            end = start + usize::from(window.len);
+            assert!(instruction + 2 <= end && end <= text.len());
+        }
+    }
+}

@@ -47,6 +47,7 @@ mod runtimes;
 mod soak;
 mod spawners;
 mod ssh;
+mod statics;
 mod table;
 mod tls;
 mod tools;
@@ -164,6 +165,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     mixed::SCENARIOS,
     mixed_tools::SCENARIOS,
     own_calls::SCENARIOS,
+    statics::SCENARIOS,
 ];
 
 /// Rows of docs/APPLICATIONS.md.
@@ -193,6 +195,7 @@ const ROWS: &[&[table::Row]] = &[
     runtimes::ROWS,
     go::ROWS,
     go_messages::ROWS,
+    statics::ROWS,
 ];
 
 #[derive(Parser)]

@@ -1,5 +1,6 @@
 //! Programs that the dynamic linker does not load the library into. A static one that makes its system calls and threads itself, as Go's runtime
-//! does, gets it however it is executed; it needs no Go, so this runs always, and `go` has the real ones. The same of a program of musl's.
+//! does, gets it however it is executed; it needs no Go, so this runs always, and `go` has the real ones. The same of programs of
+//! musl's, dynamic and static.
 
 use super::Scenario;
 use super::mixed_tools::compile;
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("own-calls", &["gcc", "/usr/include/stdio.h", "python3"], own_calls).limit_s(60),
-    Scenario::new("musl-program", &["musl-gcc", "python3"], musl).limit_s(30),
+    Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| musl(lab, &[])).limit_s(30),
+    Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| musl(lab, &["-static"])).limit_s(30),
 ];
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -45,11 +47,12 @@ fn said(lab: &Lab, way: &[&str], words: &[&str]) -> Result<String> {
 }
 
 /// One of musl's.
-fn musl(lab: &mut Lab) -> Result<()> {
+fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
     let (source, program) = (lab.path().join("musl.c"), lab.path().join("musl"));
     std::fs::write(&source, include_str!("../c/musl_program.c"))?;
     let mut command = Command::new("musl-gcc");
-    Proc::start(command.arg("-o").arg(&program).arg(&source), "musl-gcc", lab.path())?.wait(LIMIT)?.ok()?;
+    let command = command.args(options).arg("-o").arg(&program).arg(&source);
+    Proc::start(command, "musl-gcc", lab.path())?.wait(LIMIT)?.ok()?;
     let program = program.display().to_string();
     for way in WAYS.into_iter().chain([&[] as &[&str]]) {
         let port = free_port()?;

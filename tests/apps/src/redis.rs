@@ -23,6 +23,8 @@ const VALUE_BYTES: [usize; 9] = [1, 2, 100, 4096, 65_536, 100_000, 1 << 20, 5_00
 pub(crate) struct Redis {
     pub(crate) server: Proc,
     port: String,
+    /// Where the programs are: nothing, or a folder and `/`.
+    folder: String,
 }
 
 impl Redis {
@@ -35,11 +37,19 @@ impl Redis {
     }
 
     pub(crate) fn start_with(lab: &Lab, side: Side, port: u16, extra: &[&str]) -> Result<Redis> {
+        Redis::start_of(lab, side, port, extra, String::new())
+    }
+
+    fn start_of(lab: &Lab, side: Side, port: u16, extra: &[&str], folder: String) -> Result<Redis> {
         let text = port.to_string();
         let mut args = vec!["--port", &text, "--bind", "127.0.0.1"];
         args.extend(extra);
-        let server = lab.serve(side, port, "redis-server", &args)?;
-        Ok(Redis { server, port: text })
+        let server = lab.serve(side, port, &format!("{folder}redis-server"), &args)?;
+        Ok(Redis { server, port: text, folder })
+    }
+
+    fn program(&self, name: &str) -> String {
+        format!("{}{name}", self.folder)
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -50,7 +60,7 @@ impl Redis {
     pub(crate) fn cli(&self, lab: &Lab, side: Side, args: &[&str]) -> Result<String> {
         let mut all = vec!["-p", self.port.as_str()];
         all.extend(args);
-        let output = lab.run(side, "redis-cli", &all, LIMIT)?;
+        let output = lab.run(side, &self.program("redis-cli"), &all, LIMIT)?;
         if !output.stderr.is_empty() {
             fail!("redis-cli {args:?} wrote to standard error: {:?}", output.stderr);
         }
@@ -68,7 +78,7 @@ impl Redis {
     pub(crate) fn start_benchmark(&self, lab: &Lab, side: Side, args: &[&str]) -> Result<Proc> {
         let mut all = vec!["-h", "127.0.0.1", "-p", self.port.as_str(), "--csv"];
         all.extend(args);
-        lab.start(side, "redis-benchmark", &all)
+        lab.start(side, &self.program("redis-benchmark"), &all)
     }
 
     /// Runs redis-benchmark to its end; it must report every one of `tests` and no error.
@@ -90,7 +100,13 @@ impl Redis {
 }
 
 fn all(lab: &mut Lab, server: Side, client: Side) -> Result<()> {
-    let redis = Redis::start(lab, server)?;
+    all_of(lab, server, client, "")
+}
+
+/// The programs are in a folder, whose name ends with `/`.
+pub(super) fn all_of(lab: &mut Lab, server: Side, client: Side, folder: &str) -> Result<()> {
+    let quiet = ["--save", "", "--appendonly", "no"];
+    let redis = Redis::start_of(lab, server, free_port()?, &quiet, folder.to_owned())?;
     let watch = lab.watch(redis.port());
     redis.expect(lab, client, &["PING"], "PONG")?;
     for len in VALUE_BYTES {
@@ -115,11 +131,11 @@ fn round_trip(lab: &Lab, client: Side, redis: &Redis, len: usize) -> Result<()> 
     std::fs::write(&path, &value)?;
     let key = format!("value:{len}");
     let set = ["-p", &redis.port, "-x", "SET", &key];
-    let said = lab.run_with_input(client, &path, "redis-cli", &set, LIMIT)?.text();
+    let said = lab.run_with_input(client, &path, &redis.program("redis-cli"), &set, LIMIT)?.text();
     if said.trim() != "OK" {
         fail!("SET of {len} bytes: {said:?}");
     }
-    let got = lab.run(client, "redis-cli", &["-p", &redis.port, "GET", &key], LIMIT)?.stdout;
+    let got = lab.run(client, &redis.program("redis-cli"), &["-p", &redis.port, "GET", &key], LIMIT)?.stdout;
     let got = got.strip_suffix(b"\n").unwrap_or(&got);
     files::require_same(&format!("GET of {len} bytes"), got, &value)
 }
@@ -134,7 +150,7 @@ fn pipe(lab: &Lab, client: Side, redis: &Redis) -> Result<()> {
     }
     commands.flush()?;
     let args = ["-p", &redis.port, "--pipe"];
-    let said = lab.run_with_input(client, &path, "redis-cli", &args, LIMIT)?.text();
+    let said = lab.run_with_input(client, &path, &redis.program("redis-cli"), &args, LIMIT)?.text();
     if !said.contains("errors: 0, replies: 20000") {
         fail!("redis-cli --pipe: {said:?}");
     }

@@ -250,7 +250,7 @@ impl Lab {
     }
 
     pub fn start(&self, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
-        Proc::start(&mut self.command(side, program, args)?, program, self.path())
+        Proc::start(&mut self.command(side, program, args)?, file_name(program), self.path())
     }
 
     /// Starts a server, and waits until it listens.
@@ -290,7 +290,7 @@ impl Lab {
     ) -> Result<Output> {
         let mut command = self.command(side, program, args)?;
         command.stdin(std::fs::File::open(input)?);
-        Proc::start(&mut command, program, self.path())?.wait(limit)?.ok()
+        Proc::start(&mut command, file_name(program), self.path())?.wait(limit)?.ok()
     }
 
     pub fn snapshot(&self) -> Result<Snapshot> {
@@ -407,4 +407,9 @@ fn shell(procs: &Path, program: &Path) -> Command {
 pub fn locate(program: &str) -> Option<PathBuf> {
     let own = Path::new("/usr/bin").join(program);
     if own.exists() { Some(own) } else { find_program(program) }
+}
+
+/// Of a path; it names the files of what a program says.
+fn file_name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
 }

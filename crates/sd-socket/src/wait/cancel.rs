@@ -39,6 +39,13 @@ pub(crate) fn requested(thread: usize) {
     }
 }
 
+/// The calling thread, a handler of whose libc's has found it to be cancelled: its sleep ends by that signal, or it has none; the next one
+/// is none.
+pub fn mark() {
+    // SAFETY: no arguments.
+    MARKS.mark(unsafe { libc::pthread_self() } as usize);
+}
+
 /// Before a sleep: an error when the calling thread is to end instead. It has armed the word that it sleeps on, or has said that
 /// it sleeps (SYNC POINT: cancel, with `requested` in crates/sd-socket/src/wait/cancel.rs).
 #[inline]

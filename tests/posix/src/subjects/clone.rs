@@ -5,10 +5,11 @@ use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("clone/own_stack", own_stack),
+    solo("clone/handler_on_own_stack", handler_on_own_stack),
     solo("clone/old_name", old_name),
     solo("clone/by_number", by_number),
     solo("clone/like_vfork", like_vfork),
@@ -71,6 +72,40 @@ fn to_the_parent(pair: &Connected) {
 
 fn own_stack() {
     in_turn(|fd| child_on_stack(libc::clone, answer_at, 0, fd));
+}
+
+/// What the handler uses.
+static OTHER: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn asks_for_more(_: c_int) {
+    let fd = OTHER.load(Ordering::Relaxed);
+    send(fd, b"in the handler", 0);
+    answer(fd);
+}
+
+extern "C" fn answer_beside_a_handler(fd: *mut c_void) -> c_int {
+    handle(libc::SIGUSR1, asks_for_more, libc::SA_RESTART);
+    send(OTHER.load(Ordering::Relaxed), b"ready", 0);
+    answer_at(fd) + answer_at(fd)
+}
+
+/// A handler comes while the child waits, and waits itself, on the same stack.
+fn handler_on_own_stack() {
+    let (pair, other) = (connected(), connected());
+    OTHER.store(other.server, Ordering::Relaxed);
+    let child = child_on_stack(libc::clone, answer_beside_a_handler, 0, pair.server);
+    await_bytes(other.client, 5);
+    show_recv("child", other.client, 16, 0);
+    for word in ["once", "twice"] {
+        pause(30);
+        call!(libc::kill(child, libc::SIGUSR1));
+        await_bytes(other.client, 14);
+        show_recv("handler", other.client, 16, 0);
+        pause(30);
+        say!("handler: {}", ask(other.client, word));
+        say!("child: {}", ask(pair.client, word));
+    }
+    say!("child: {}", wait_child(child));
 }
 
 fn old_name() {

@@ -41,6 +41,11 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Option<(&[u8], Made)> {
     if has_note(None, b"Go\0\0") {
         return Some((table, Made::ByGo));
     }
+    // Instructions that are written while it runs are led by nobody.
+    let is_open = |entry: Entry| entry.kind == libc::PT_LOAD && entry.flags & OPEN == OPEN;
+    if elf::entries(table).any(is_open) {
+        return None;
+    }
     const NT_GNU_ABI_TAG: u64 = 1;
     let is_program = match elf::number(start, 16, 2)? {
         ET_EXEC => true,
@@ -50,6 +55,8 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Option<(&[u8], Made)> {
     (is_program && !has_note(Some(NT_GNU_ABI_TAG), b"GNU\0")).then_some((table, Made::Otherwise))
 }
 
+/// A segment to be written and executed.
+const OPEN: u32 = libc::PF_W | libc::PF_X;
 const ET_EXEC: u64 = 2;
 const ET_DYN: u64 = 3;
 

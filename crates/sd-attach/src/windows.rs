@@ -162,6 +162,8 @@ const HARMLESS: &[i64] = &[
 
 /// So far before a place decoding begins, at most: farther than a short branch reaches.
 const BEFORE: usize = 192;
+/// A branch over a distance of one byte.
+const SHORT_LEN: u8 = 2;
 /// From so many places it begins.
 const STARTS: usize = 16;
 /// So many of these must come to the same instructions.
@@ -197,22 +199,30 @@ impl Place {
     }
 
     fn with(bytes: &[u8], at: usize, chain: &Chain) -> Place {
-        let mut place = Place { at, before: chain.nearest, targets: 0 };
-        let mut note = |from: usize, instruction: &Instruction| {
+        let targets = core::cell::Cell::new(0u64);
+        let note = |from: usize, instruction: &Instruction| {
             if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes))
                 && let Ok(bit @ 0..64) = usize::try_from(to + NEAR as isize - at as isize)
             {
-                place.targets |= 1 << bit;
+                targets.set(targets.get() | 1 << bit);
             }
         };
-        for (from, to) in [(chain.from, at), (at, at + BEFORE)] {
-            let mut now = from;
-            while let Some(instruction) = (now < to).then(|| decode(bytes, now)).flatten() {
-                note(now, &instruction);
-                now += usize::from(instruction.len);
+        // Where it is not known what is an instruction, each byte may begin a short branch.
+        let note_all = |from: usize, to: usize| {
+            for now in from..to {
+                let branch = decode(bytes, now).filter(|found| found.len == SHORT_LEN);
+                branch.iter().for_each(|found| note(now, found));
             }
+        };
+        note_all(at.saturating_sub(BEFORE), chain.from);
+        let mut now = chain.from;
+        while now < at + BEFORE {
+            let Some(found) = decode(bytes, now).filter(|found| found.is_plausible) else { break };
+            note(now, &found);
+            now += usize::from(found.len);
         }
-        place
+        note_all(now, at + BEFORE);
+        Place { at, before: chain.nearest, targets: targets.get() }
     }
 
     fn is_target(&self, place: usize) -> bool {

@@ -49,6 +49,15 @@ fn what_is_behind_goes_with_it_where_others_lead_to_the_call() {
 }
 
 #[test]
+fn a_short_branch_comes_from_before_what_is_no_code() {
+    // jmp to the syscall, over a table and functions; mov; syscall; mov %rax,%rdi; ret
+    let between = [&[0x06; 60][..], &OTHER.repeat(5)].concat();
+    let jump = [0xeb, between.len() as u8 + 5];
+    let code = [&jump[..], &between, &call(41), &[0x48, 0x89, 0xc7, RETURN]].concat();
+    assert_eq!(found(&code), Ok(vec![(between.len() + 7, 5, 0)]));
+}
+
+#[test]
 fn all_its_neighbours_are_led_to() {
     // jmp to the syscall; mov; syscall; ret: there is nothing else.
     let code = [&[0xeb, 5][..], &call(41), &[RETURN]].concat();

@@ -91,6 +91,48 @@ pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
     flags.map(|flags| network::child(flags as c_int, || fork_bare(make)))
 }
 
+/// What clone and clone3 by number say of a child that begins on another stack: flags, and the stack's top.
+///
+/// # Safety
+/// The caller's contract with the kernel.
+#[cfg(sd_freestanding)]
+pub(crate) unsafe fn on_stack(nr: c_long, args: [usize; 6]) -> Option<(usize, usize)> {
+    let [a, b, ..] = args;
+    let (flags, top) = match nr {
+        libc::SYS_clone => (a, b),
+        libc::SYS_clone3 if b >= CLONE_ARGS_LEN && user::is_readable(a as *const u8, CLONE_ARGS_LEN) => {
+            // SAFETY: so long, and it can be read.
+            let words = unsafe { (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned() };
+            let [stack, len] = [words[STACK_AT], words[STACK_AT + 1]].map(|word| word as usize);
+            (words[FLAGS_AT] as usize, if stack == 0 { 0 } else { stack.wrapping_add(len) })
+        }
+        _ => (0, 0),
+    };
+    (top != 0).then_some((flags, top))
+}
+
+/// Such a call with a copy of everything on a copy of the caller's stack; the result.
+///
+/// # Safety
+/// As [`on_stack`], which has said `Some`.
+#[cfg(sd_freestanding)]
+pub(crate) unsafe fn on_own_stack(nr: c_long, mut args: [usize; 6]) -> Option<c_int> {
+    let [a, b, ..] = args;
+    let mut copy = [0u64; CLONE_ARGS_LEN_MAX / 8];
+    if nr == libc::SYS_clone3 {
+        let len = b.min(CLONE_ARGS_LEN_MAX);
+        // SAFETY: the caller's contract: so long.
+        unsafe { core::ptr::copy_nonoverlapping(a as *const u8, copy.as_mut_ptr().cast(), len) };
+        copy[FLAGS_AT] = lending_nothing(copy[FLAGS_AT] as usize) as u64;
+        (copy[STACK_AT], copy[STACK_AT + 1]) = (0, 0);
+        (args[0], args[1]) = (copy.as_ptr() as usize, len);
+    } else {
+        (args[0], args[1]) = (lending_nothing(a), 0);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { by_number(nr, args) }
+}
+
 /// Makes such a call by `make`, with what it says of a parent that lends its memory and waits (CLONE_VFORK) taken back, if the
 /// child goes on behind the call.
 ///

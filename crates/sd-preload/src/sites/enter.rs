@@ -179,8 +179,12 @@ unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
     unsafe {
         match number {
             libc::SYS_rt_sigaction => handlers::by_number(a as i32, b as _, c as _, d),
-            libc::SYS_clone if b != 0 => begins(call, args),
-            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork => forks(number, args),
+            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork => {
+                begins(call, number, args).unwrap_or_else(|| {
+                    sd_sys::libcs::set_only_thread(false);
+                    CALLER_MAKES_THREAD
+                })
+            }
             _ => {
                 let answer = raw::by_instruction(number, args);
                 drop(cancellable);
@@ -190,27 +194,29 @@ unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
     }
 }
 
-/// A clone on another stack: a thread, which the caller makes; or a child with descriptors of its own (posix_spawn(3)), which gets
-/// memory of its own too, as in [`forks`], and goes on where its stack begins.
+/// A child with descriptors of its own gets memory of its own too, as in [`forks`]; on another stack (posix_spawn(3)) it goes on where that
+/// begins. `None`: the caller makes it, a thread.
 ///
 /// # Safety
 /// As [`answer_any`].
 #[cfg(sd_freestanding)]
-unsafe fn begins(call: *mut AnyCall, args: [usize; 6]) -> isize {
-    let [flags, stack, rest @ ..] = args;
-    let lent = clone::lending_nothing(flags);
-    if lent & (libc::CLONE_VM | libc::CLONE_FILES) as usize != 0 {
-        sd_sys::libcs::set_only_thread(false);
-        return CALLER_MAKES_THREAD;
-    }
-    let [c, d, e, f] = rest;
+unsafe fn begins(call: *mut AnyCall, number: c_long, args: [usize; 6]) -> Option<isize> {
     // SAFETY: the program's contract. The child goes on here, on its copy of this stack, and then on its own.
     unsafe {
-        let pid = clone::by_number(libc::SYS_clone, [lent, 0, c, d, e, f]).unwrap_or(-1);
+        let Some((flags, top)) = clone::on_stack(number, args) else {
+            return match forks(number, args) {
+                CALLER_MAKES_IT => None,
+                answer => Some(answer),
+            };
+        };
+        if clone::lending_nothing(flags) & (libc::CLONE_VM | libc::CLONE_FILES) as usize != 0 {
+            return None;
+        }
+        let pid = clone::on_own_stack(number, args)?;
         if pid == 0 {
-            (*call).stack_pointer = stack;
+            (*call).stack_pointer = top;
             threads::begin_on_small_stack();
         }
-        raw::or_errno(pid as isize)
+        Some(raw::or_errno(pid as isize))
     }
 }

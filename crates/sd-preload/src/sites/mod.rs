@@ -60,6 +60,9 @@ pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
         let found = sites(program.bytes(), Threads::OfRuntime);
         return found.is_some_and(|sites| patch::lead(&program, &sites, enter::address));
     }
+    if program.is_open() {
+        return false;
+    }
     threads::leave_first_stack();
     let found = sd_attach::windows::windows(program.bytes());
     let is_led = found.is_ok_and(|windows| patch::lead_any(&program, &windows, enter::words_of_any()));

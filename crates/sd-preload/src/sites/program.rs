@@ -100,6 +100,13 @@ impl Program {
         })
     }
 
+    /// Some of it can be written and executed.
+    #[cfg(sd_freestanding)]
+    pub(super) fn is_open(&self) -> bool {
+        let open = libc::PROT_WRITE | libc::PROT_EXEC;
+        self.parts().any(|part| part.protection & open == open)
+    }
+
     /// Those that can be read and executed, and not written.
     pub(super) fn texts(&self) -> impl Iterator<Item = Part> + Clone + '_ {
         self.parts().filter(|part| part.protection == libc::PROT_READ | libc::PROT_EXEC)

@@ -60,7 +60,7 @@ impl Instruction {
 }
 
 /// The longest one.
-pub const LEN_MAX: usize = 15;
+const LEN_MAX: usize = 15;
 
 /// The instruction that begins at a place. `None`: there is none, or not all of it.
 pub fn decode(bytes: &[u8], at: usize) -> Option<Instruction> {

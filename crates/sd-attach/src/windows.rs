@@ -14,7 +14,7 @@
 //! child in their memory.
 //! Nothing here is unsafe but for the memory of the list. Tested by `tests/windows.rs`.
 
-use crate::decode::{Flow, Instruction, LEN_MAX, decode};
+use crate::decode::{Flow, Instruction, decode};
 use crate::sites::next_instruction;
 
 /// One `syscall` instruction, and what is replaced with it.
@@ -70,7 +70,7 @@ impl Windows {
 impl Drop for Windows {
     fn drop(&mut self) {
         // SAFETY: `new` made it, and no reference is left.
-        unsafe { sd_sys::mem::unmap(self.memory.cast(), WINDOWS_MAX * size_of::<Window>()) };
+        unsafe { sd_sys::mem::unreserve(self.memory.cast(), WINDOWS_MAX * size_of::<Window>()) };
     }
 }
 
@@ -170,8 +170,8 @@ const STARTS: usize = 16;
 const AGREE: usize = 3;
 /// Bytes before the instruction that may be replaced, and as many behind.
 const NEAR: usize = 32;
-/// An instruction that sets rax is so near.
-const SETS_RAX_WITHIN: usize = 24;
+/// An instruction that sets rax is within so many bytes.
+const SETS_RAX_WITHIN: usize = 180;
 
 /// What stands around a `syscall` instruction.
 struct Place {
@@ -315,7 +315,7 @@ impl Chain {
             *chain.begins.get_mut((now - from) / 64)? |= 1 << ((now - from) % 64);
             chain.nearest.rotate_right(1);
             chain.nearest[0] = now;
-            chain.sets_rax |= found.sets_rax && now + SETS_RAX_WITHIN * LEN_MAX / 2 >= at;
+            chain.sets_rax |= found.sets_rax && now + SETS_RAX_WITHIN >= at;
             now += usize::from(found.len);
         }
         chain.hits = now == at;

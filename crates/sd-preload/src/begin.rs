@@ -25,7 +25,7 @@ unsafe extern "C" fn start(tracer: c_int, stack: *const usize) -> usize {
     let start = unsafe { Start::of(stack) };
     reap(tracer);
     // Words of the thread's come first: all the rest uses them.
-    if is_possible(&start) && crate::sites::begin_first() {
+    if is_possible(&start) && crate::sites::begin_own() {
         freestanding::set_start(&start);
         // SAFETY: the kernel's own library; and by contract.
         unsafe {

@@ -63,7 +63,7 @@ pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
     if program.is_open() {
         return false;
     }
-    threads::leave_first_stack();
+    threads::leave_stack();
     let found = sd_attach::windows::windows(program.bytes());
     let is_led = found.is_ok_and(|windows| patch::lead_any(&program, &windows, enter::words_of_any()));
     sd_sys::libcs::set_only_thread(is_led);
@@ -71,4 +71,4 @@ pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
 }
 
 #[cfg(sd_freestanding)]
-pub(crate) use threads::begin_first;
+pub(crate) use threads::begin_own;

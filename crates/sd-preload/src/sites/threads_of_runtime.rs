@@ -2,7 +2,7 @@
 //! call that ends the thread.
 
 use sd_sys::arch::{STACK_LEN, TOP_AT, Top};
-use sd_sys::{freestanding, syscall, thread};
+use sd_sys::{check, freestanding, syscall, thread};
 
 /// Where a thread ends.
 pub(super) fn exit_address() -> usize {
@@ -11,13 +11,13 @@ pub(super) fn exit_address() -> usize {
 
 sd_sys::exit_entry!(exit_entry, ended: ended);
 
-/// A thread of any program makes its first call: makes its block; false without memory for it.
+/// A thread of a program that is not Go's makes its first call: makes its block, and leaves it on the program's stack; false without memory.
 pub(super) unsafe extern "C" fn begin_any() -> bool {
-    let Ok(mapping) = sd_sys::mem::reserve_private(STACK_LEN) else { return false };
-    let top: *mut Top = mapping.wrapping_add(TOP_AT).cast();
-    // SAFETY: of zeros, so large, and nobody else's.
-    unsafe { freestanding::begin_thread(top.add(1).cast()) };
-    true
+    let has_begun = begin_own();
+    if has_begun {
+        leave_stack();
+    }
+    has_begun
 }
 
 /// The calling thread is the child's only one, and begins on a stack that may be too small for the library: it has one of its own from now on.
@@ -56,15 +56,22 @@ fn own_top() -> *mut Top {
     sd_sys::arch::block().cast_mut().cast::<Top>().wrapping_sub(1)
 }
 
-/// Makes the first thread's, from which all others inherit; false without memory for it.
-pub(crate) fn begin_first() -> bool {
-    let Ok(mapping) = sd_sys::mem::reserve_private(STACK_LEN) else { return false };
+/// Makes the calling thread's; false without memory for it. All others inherit from the first one.
+pub(crate) fn begin_own() -> bool {
+    // As `entry` makes it: the end of the thread unmaps so much, and nothing counts it.
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
+    );
+    // SAFETY: where the kernel likes.
+    let made = check(unsafe { syscall!(libc::SYS_mmap, 0, STACK_LEN, protection, flags, usize::MAX, 0) });
+    let Ok(mapping) = made else { return false };
     // SAFETY: of zeros, so large, and nobody else's.
-    unsafe { begin(mapping.wrapping_add(TOP_AT).cast()) };
+    unsafe { begin((mapping as *mut u8).wrapping_add(TOP_AT).cast()) };
     true
 }
 
-/// The first thread runs on the program's stack: the program is any, not Go.
-pub(super) fn leave_first_stack() {
+/// The library runs on the program's stack in this thread: the program is not Go's.
+pub(super) fn leave_stack() {
     thread::set_stack(core::ptr::null_mut());
 }

@@ -22,6 +22,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("threads/close_wakes_no_one", close_wakes_no_one),
     solo("threads/peek_and_recv", peek_and_recv),
     solo("threads/short_lived", short_lived),
+    solo("threads/leave_no_mappings", leave_no_mappings),
     solo("threads/fork_with_threads", fork_with_threads),
     solo("threads/descriptor_race", descriptor_race),
 ];
@@ -43,6 +44,30 @@ fn full_duplex() {
             tally.intact
         );
     }
+}
+
+/// A server with a thread for each connection has so many, each of which begins before the one before it ends.
+fn leave_no_mappings() {
+    let pair = connected();
+    let body = move || {
+        send(pair.client, b"a", 0);
+        recv(pair.server, &mut [0; 1], 0).value
+    };
+    let in_turn = |count: usize| {
+        let mut before = thread::spawn(body);
+        for _ in 0..count {
+            let ends = std::mem::replace(&mut before, thread::spawn(body));
+            if ends.join().ok() != Some(1) {
+                say!("a thread received nothing");
+            }
+        }
+        before.join().unwrap_or(0)
+    };
+    let mappings = || std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count());
+    in_turn(10);
+    let before = mappings();
+    in_turn(200);
+    say!("a mapping for each: {}", mappings() >= before + 100);
 }
 
 /// Counts the messages of eight bytes that arrive until the stream ends; a torn one counts as a million.

@@ -1,14 +1,16 @@
 //! Shows what would be replaced in a program: `windows FILE`.
 #![allow(clippy::unwrap_used)]
+
+use sd_attach::elf;
+
 fn main() {
     let path = std::env::args().nth(1).unwrap();
     let file = std::fs::read(path).unwrap();
-    let word = |at: usize, len: usize| (0..len).rev().fold(0usize, |n, i| n << 8 | usize::from(file[at + i]));
-    let (table, count) = (word(32, 8), word(56, 2));
-    let texts: Vec<(usize, &[u8])> = (0..count)
-        .map(|n| table + 56 * n)
-        .filter(|at| word(*at, 4) == 1 && word(*at + 4, 4) == 5)
-        .map(|at| (word(at + 16, 8), &file[word(at + 8, 8)..][..word(at + 32, 8)]))
+    let (headers, _) = elf::table(&file).unwrap();
+    let is_text = |entry: &elf::Entry| entry.kind == libc::PT_LOAD && entry.flags == libc::PF_R | libc::PF_X;
+    let texts: Vec<(usize, &[u8])> = elf::entries(headers)
+        .filter(is_text)
+        .map(|text| (text.address as usize, &file[text.offset as usize..][..text.file_len as usize]))
         .collect();
     let find = || {
         let start = std::time::Instant::now();

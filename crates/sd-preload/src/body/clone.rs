@@ -72,65 +72,86 @@ unsafe extern "C" fn begin(beginning: *mut c_void) -> c_int {
 /// # Safety
 /// The caller's contract with the kernel.
 pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
-    let [a, b, ..] = args;
-    let flags = match nr {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => Some(0),
-        libc::SYS_clone => shares_nothing(a, b).then_some(a),
-        libc::SYS_clone3 if b >= CLONE_ARGS_LEN && user::is_readable(a as *const u8, CLONE_ARGS_LEN) => {
-            // SAFETY: so long, and it can be read.
-            let words = unsafe { (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned() };
-            let flags = words[FLAGS_AT] as usize;
-            shares_nothing(flags, words[STACK_AT] as usize).then_some(flags)
-        }
-        _ => None,
-    };
+    // SAFETY: the caller's contract.
+    let said = unsafe { said(nr, args) }.filter(|said| shares_nothing(said.flags, said.stack));
     let [a, b, c, d, e, f] = args;
     // SAFETY: the caller's contract.
     let make = || edge::finish(unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) });
-    flags.map(|flags| network::child(flags as c_int, || fork_bare(make)))
+    said.map(|said| network::child(said.flags as c_int, || fork_bare(make)))
 }
 
-/// What clone and clone3 by number say of a child that begins on another stack: flags, and the stack's top.
+/// What fork, clone and clone3 by number say of the child.
+struct Said {
+    flags: usize,
+    /// Its stack; zero: a copy of the caller's.
+    stack: usize,
+    /// Where that begins.
+    #[cfg_attr(not(sd_freestanding), allow(dead_code, reason = "of `on_stack`"))]
+    top: usize,
+}
+
+/// # Safety
+/// The caller's contract with the kernel.
+unsafe fn said(nr: c_long, args: [usize; 6]) -> Option<Said> {
+    let [a, b, ..] = args;
+    match nr {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => Some(Said { flags: 0, stack: 0, top: 0 }),
+        libc::SYS_clone => Some(Said { flags: a, stack: b, top: b }),
+        libc::SYS_clone3 if b >= CLONE_ARGS_LEN && user::is_readable(a as *const u8, CLONE_ARGS_LEN) => {
+            // SAFETY: so long, and it can be read.
+            let words = unsafe { (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned() };
+            let [flags, stack, len] =
+                [words[FLAGS_AT], words[STACK_AT], words[STACK_AT + 1]].map(|word| word as usize);
+            Some(Said { flags, stack, top: stack.wrapping_add(len) })
+        }
+        _ => None,
+    }
+}
+
+/// Of a child that begins on another stack: flags, and where that begins.
 ///
 /// # Safety
 /// The caller's contract with the kernel.
 #[cfg(sd_freestanding)]
 pub(crate) unsafe fn on_stack(nr: c_long, args: [usize; 6]) -> Option<(usize, usize)> {
-    let [a, b, ..] = args;
-    let (flags, top) = match nr {
-        libc::SYS_clone => (a, b),
-        libc::SYS_clone3 if b >= CLONE_ARGS_LEN && user::is_readable(a as *const u8, CLONE_ARGS_LEN) => {
-            // SAFETY: so long, and it can be read.
-            let words = unsafe { (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned() };
-            let [stack, len] = [words[STACK_AT], words[STACK_AT + 1]].map(|word| word as usize);
-            (words[FLAGS_AT] as usize, if stack == 0 { 0 } else { stack.wrapping_add(len) })
-        }
-        _ => (0, 0),
-    };
-    (top != 0).then_some((flags, top))
+    // SAFETY: the caller's contract.
+    unsafe { said(nr, args) }.filter(|said| said.stack != 0).map(|said| (said.flags, said.top))
 }
 
-/// Such a call with a copy of everything on a copy of the caller's stack; the result.
+/// Such a call with a copy of everything on a copy of the caller's stack; the result. `None`: it is none that this can change.
 ///
 /// # Safety
 /// As [`on_stack`], which has said `Some`.
 #[cfg(sd_freestanding)]
 pub(crate) unsafe fn on_own_stack(nr: c_long, mut args: [usize; 6]) -> Option<c_int> {
     let [a, b, ..] = args;
-    let mut copy = [0u64; CLONE_ARGS_LEN_MAX / 8];
-    if nr == libc::SYS_clone3 {
-        let len = b.min(CLONE_ARGS_LEN_MAX);
-        // SAFETY: the caller's contract: so long.
-        unsafe { core::ptr::copy_nonoverlapping(a as *const u8, copy.as_mut_ptr().cast(), len) };
-        copy[FLAGS_AT] = lending_nothing(copy[FLAGS_AT] as usize) as u64;
-        (copy[STACK_AT], copy[STACK_AT + 1]) = (0, 0);
-        (args[0], args[1]) = (copy.as_ptr() as usize, len);
-    } else {
-        (args[0], args[1]) = (lending_nothing(a), 0);
+    // SAFETY: the caller's contract; the copy is there until the call has been made.
+    unsafe {
+        let mut copy;
+        if nr == libc::SYS_clone3 {
+            copy = copied(a, b)?;
+            (copy[STACK_AT], copy[STACK_AT + 1]) = (0, 0);
+            args[0] = copy.as_ptr() as usize;
+        } else {
+            args[1] = 0;
+        }
+        without_lending(nr, args, |nr, args| by_number(nr, args))
     }
-    // SAFETY: the caller's contract.
-    unsafe { by_number(nr, args) }
+}
+
+/// What clone3(2) is given, where it is not longer than known, and can be read.
+///
+/// # Safety
+/// The caller's contract with the kernel.
+unsafe fn copied(at: usize, len: usize) -> Option<[u64; CLONE_ARGS_LEN_MAX / 8]> {
+    let is_known = (CLONE_ARGS_LEN..=CLONE_ARGS_LEN_MAX).contains(&len);
+    (is_known && user::is_readable(at as *const u8, len)).then(|| {
+        let mut copy = [0; CLONE_ARGS_LEN_MAX / 8];
+        // SAFETY: so long, and it can be read.
+        unsafe { core::ptr::copy_nonoverlapping(at as *const u8, copy.as_mut_ptr().cast(), len) };
+        copy
+    })
 }
 
 /// Makes such a call by `make`, with what it says of a parent that lends its memory and waits (CLONE_VFORK) taken back, if the
@@ -144,20 +165,18 @@ pub(crate) unsafe fn without_lending<T>(
     make: impl FnOnce(c_long, [usize; 6]) -> T,
 ) -> T {
     let [a, b, ..] = args;
-    let mut copy = [0u8; CLONE_ARGS_LEN_MAX];
+    let mut copy;
     match nr {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => return make(libc::SYS_fork, args),
         libc::SYS_clone if b == 0 => args[0] = lending_nothing(a),
-        libc::SYS_clone3
-            if (CLONE_ARGS_LEN..=copy.len()).contains(&b) && user::is_readable(a as *const u8, b) =>
-        {
-            // SAFETY: so long, and it can be read.
-            unsafe { core::ptr::copy_nonoverlapping(a as *const u8, copy.as_mut_ptr(), b) };
-            if let Some(flags) = copy.first_chunk_mut::<8>() {
-                *flags = (lending_nothing(u64::from_ne_bytes(*flags) as usize) as u64).to_ne_bytes();
+        libc::SYS_clone3 => {
+            // SAFETY: the caller's contract.
+            if let Some(found) = unsafe { copied(a, b) } {
+                copy = found;
+                copy[FLAGS_AT] = lending_nothing(copy[FLAGS_AT] as usize) as u64;
+                args[0] = copy.as_ptr() as usize;
             }
-            args[0] = copy.as_ptr() as usize;
         }
         _ => {}
     }

@@ -171,7 +171,7 @@ unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
     // SAFETY: `any_entry` has just written it.
     let Call { number, args, instruction } = unsafe { call.read().call };
     let [a, b, c, d, ..] = args;
-    let cancellable = cancel::Cancellable::begin(instruction);
+    let _cancellable = cancel::Cancellable::begin(instruction);
     if number != libc::SYS_close && thread::is_cancelled() {
         return -(libc::EINTR as isize);
     }
@@ -185,11 +185,7 @@ unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
                     CALLER_MAKES_THREAD
                 })
             }
-            _ => {
-                let answer = raw::by_instruction(number, args);
-                drop(cancellable);
-                answer
-            }
+            _ => raw::by_instruction(number, args),
         }
     }
 }

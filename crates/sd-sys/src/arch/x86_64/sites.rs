@@ -57,15 +57,11 @@ pub const TOP_AT: usize =
 /// So many numbers of system calls `site_entry` knows; higher ones are the kernel's.
 pub const NUMBERS: usize = 512;
 
-/// In assembly of [`site_entry!`](crate::site_entry): changes to the stack below the [`Top`] at r11, and leaves a [`Call`] there, in the order of its
-/// fields from below.
+/// In assembly: a [`Call`] on the stack, in the order of its fields from below.
 #[macro_export]
-macro_rules! to_site_stack {
+macro_rules! push_call {
     () => {
-        "mov dword ptr [r11 + {level}], 1
-        mov qword ptr [r11 + {stack_pointer}], rsp
-        mov rsp, r11
-        push rcx
+        "push rcx
         push r9
         push r8
         push r10
@@ -73,6 +69,34 @@ macro_rules! to_site_stack {
         push rsi
         push rdi
         push rax"
+    };
+}
+/// In assembly: takes a [`Call`] off the stack, its number to r11: rax has the answer.
+#[macro_export]
+macro_rules! pop_call {
+    () => {
+        "pop r11
+        pop rdi
+        pop rsi
+        pop rdx
+        pop r10
+        pop r8
+        pop r9
+        pop rcx"
+    };
+}
+
+/// In assembly of [`site_entry!`](crate::site_entry): changes to the stack below the [`Top`] at r11, and leaves a [`Call`] there.
+#[macro_export]
+macro_rules! to_site_stack {
+    () => {
+        concat!(
+            "mov dword ptr [r11 + {level}], 1
+            mov qword ptr [r11 + {stack_pointer}], rsp
+            mov rsp, r11
+            ",
+            $crate::push_call!()
+        )
     };
 }
 
@@ -104,14 +128,7 @@ macro_rules! site_entry {
                 "2:",
                 "mov rdi, rsp",
                 "call {answer}",
-                "pop r11",
-                "pop rdi",
-                "pop rsi",
-                "pop rdx",
-                "pop r10",
-                "pop r8",
-                "pop r9",
-                "pop rcx",
+                $crate::pop_call!(),
                 "xorps xmm15, xmm15",
                 "cmp rax, {caller_makes_it}",
                 "je 5f",
@@ -298,14 +315,7 @@ macro_rules! any_entry {
                 "lea r11, [rsp + 8]",
                 "push r11",
                 "20:",
-                "push rcx",
-                "push r9",
-                "push r8",
-                "push r10",
-                "push rdx",
-                "push rsi",
-                "push rdi",
-                "push rax",
+                $crate::push_call!(),
                 "sub rsp, 256",
                 ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
                 "movaps xmmword ptr [rsp + 16 * \\n], xmm\\n",
@@ -324,14 +334,7 @@ macro_rules! any_entry {
                 "movaps xmm\\n, xmmword ptr [rsp + 16 * \\n]",
                 ".endr",
                 "add rsp, 256",
-                "pop r11",
-                "pop rdi",
-                "pop rsi",
-                "pop rdx",
-                "pop r10",
-                "pop r8",
-                "pop r9",
-                "pop rcx",
+                $crate::pop_call!(),
                 "cmp rax, {caller_makes_thread}",
                 "je 7f",
                 "cmp rax, {caller_makes_it}",

@@ -133,7 +133,8 @@ pub fn registered(fd: c_int, done: c_int) -> c_int {
 pub fn cancelled(thread: usize) {
     if table::is_active() {
         crate::wait::cancel::requested(thread);
-        epoll::cancelled();
+        // SAFETY: no arguments.
+        epoll::cancelled(thread != unsafe { libc::pthread_self() } as usize);
     }
 }
 

@@ -230,9 +230,23 @@ pub(crate) unsafe fn unlock() {
 
 /// A thread was cancelled: it may sleep in the kernel's part of an instance that has nothing of ours (SYNC POINT: cancel, with `check` in
 /// crates/sd-socket/src/wait/cancel.rs). Those who do go on in the library's way, where they find out who was meant.
-pub(crate) fn cancelled() {
+pub(crate) fn cancelled(is_other: bool) {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
-    all.into_iter().for_each(|epoll| sleep_fd::kick(epoll, &epoll.interest.lock()));
+    all.iter().for_each(|epoll| sleep_fd::kick(epoll, &epoll.interest.lock()));
+    if is_other {
+        await_back(&all);
+    }
+}
+
+/// Until no instance has what tells its sleepers to come back: the program would see it as ready. They need a turn of the scheduler
+/// each; one that does not get it, as it is stopped, is not waited for.
+fn await_back(all: &[&Epoll]) {
+    const PAUSE_NS: u64 = 20_000;
+    const LONGEST_NS: u64 = 20_000_000;
+    let end = sd_sys::time::now_ns() + LONGEST_NS;
+    while all.iter().any(|epoll| epoll.kicked.load(Ordering::SeqCst)) && sd_sys::time::now_ns() < end {
+        let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+    }
 }
 
 /// In the child of a fork: nobody waits. Allocates nothing.

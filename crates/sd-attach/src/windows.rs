@@ -168,6 +168,8 @@ const SHORT_LEN: u8 = 2;
 const STARTS: usize = 16;
 /// So many of these must come to the same instructions.
 const AGREE: usize = 3;
+/// Of an instruction, which may be replaced with it.
+const NEIGHBOURS: usize = 6;
 /// Bytes before the instruction that may be replaced, and as many behind.
 const NEAR: usize = 32;
 /// An instruction that sets rax is within so many bytes.
@@ -178,8 +180,30 @@ struct Place {
     at: usize,
     /// The instructions before it, the nearest first: where they begin.
     before: [usize; 4],
+    targets: Targets,
+}
+
+/// Where branches lead that are near a place.
+#[derive(Clone, Copy)]
+struct Targets {
+    /// The place.
+    at: usize,
     /// Bit n: a branch leads to `at - NEAR + n`.
-    targets: u64,
+    bits: u64,
+}
+
+impl Targets {
+    fn note(&mut self, bytes: &[u8], from: usize, instruction: &Instruction) {
+        if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes))
+            && let Ok(bit @ 0..64) = usize::try_from(to + NEAR as isize - self.at as isize)
+        {
+            self.bits |= 1 << bit;
+        }
+    }
+
+    fn has(&self, place: usize) -> bool {
+        (place + NEAR).checked_sub(self.at).is_some_and(|bit| bit < 64 && self.bits & 1 << bit != 0)
+    }
 }
 
 impl Place {
@@ -199,76 +223,72 @@ impl Place {
     }
 
     fn with(bytes: &[u8], at: usize, chain: &Chain) -> Place {
-        let targets = core::cell::Cell::new(0u64);
-        let note = |from: usize, instruction: &Instruction| {
-            if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes))
-                && let Ok(bit @ 0..64) = usize::try_from(to + NEAR as isize - at as isize)
-            {
-                targets.set(targets.get() | 1 << bit);
-            }
-        };
+        let mut targets = chain.targets;
         // Where it is not known what is an instruction, each byte may begin a short branch.
-        let note_all = |from: usize, to: usize| {
+        let note_all = |targets: &mut Targets, from: usize, to: usize| {
             for now in from..to {
                 let branch = decode(bytes, now).filter(|found| found.len == SHORT_LEN);
-                branch.iter().for_each(|found| note(now, found));
+                branch.iter().for_each(|found| targets.note(bytes, now, found));
             }
         };
-        note_all(at.saturating_sub(BEFORE), chain.from);
-        let mut now = chain.from;
+        note_all(&mut targets, at.saturating_sub(BEFORE), chain.from);
+        let mut now = at;
         while now < at + BEFORE {
             let Some(found) = decode(bytes, now).filter(|found| found.is_plausible) else { break };
-            note(now, &found);
+            targets.note(bytes, now, &found);
             now += usize::from(found.len);
         }
-        note_all(now, at + BEFORE);
-        Place { at, before: chain.nearest, targets: targets.get() }
-    }
-
-    fn is_target(&self, place: usize) -> bool {
-        (place + NEAR).checked_sub(self.at).is_some_and(|bit| bit < 64 && self.targets & 1 << bit != 0)
+        note_all(&mut targets, now, at + BEFORE);
+        Place { at, before: chain.nearest(), targets }
     }
 
     /// The number of the call, if it stands in the instruction before, and no other way leads here.
     fn number(&self, bytes: &[u8]) -> Option<u32> {
         let [before, ..] = self.before;
-        decode(bytes, before).filter(|_| before < self.at && !self.is_target(self.at))?.number
+        decode(bytes, before).filter(|_| before < self.at && !self.targets.has(self.at))?.number
     }
 
     /// From where to where: neighbours before it first, since the instruction that sets the number is often long enough.
     fn window(&self, bytes: &[u8], free_from: usize) -> Option<(usize, usize)> {
-        let starts =
-            || core::iter::once(self.at).chain(self.before.into_iter().filter(|before| *before < self.at));
-        (0..=6usize).find_map(|total| {
-            (0..=total.min(4)).rev().find_map(|before| {
-                let start = starts().nth(before)?;
-                let end = self.end(bytes, total - before)?;
+        let (starts, ends) = (self.starts(bytes, free_from), self.ends(bytes));
+        (0..=NEIGHBOURS).find_map(|total| {
+            (0..=total.min(self.before.len())).rev().find_map(|before| {
+                let (start, end) = (*starts.get(before)?.as_ref()?, *ends.get(total - before)?.as_ref()?);
                 let is_long_enough = (LEN_LEAST..=WINDOW_MAX).contains(&(end - start));
-                let is_free = start >= free_from && start + NEAR >= self.at;
-                let goes_on = starts()
-                    .take(before + 1)
-                    .skip(1)
-                    .all(|at| decode(bytes, at).is_some_and(|found| found.flow == Flow::On));
-                let is_whole = !(start + 1..end).any(|place| self.is_target(place));
-                (is_long_enough && is_free && goes_on && is_whole).then_some((start, end))
+                let is_whole = !(start + 1..end).any(|place| self.targets.has(place));
+                (is_long_enough && is_whole).then_some((start, end))
             })
         })
     }
 
-    /// Behind so many instructions that follow.
-    fn end(&self, bytes: &[u8], count: usize) -> Option<usize> {
-        let mut at = self.at + 2;
-        for n in 0..count {
-            let found = decode(bytes, at).filter(|found| found.is_plausible)?;
-            match found.flow {
-                Flow::On => {}
-                Flow::Syscall => return None,
-                _ if n + 1 < count => return None,
-                _ => {}
+    /// Where a window may begin, with so many instructions before this one.
+    fn starts(&self, bytes: &[u8], free_from: usize) -> [Option<usize>; 5] {
+        let mut starts = [None; 5];
+        let goes_on = |at: usize| decode(bytes, at).is_some_and(|found| found.flow == Flow::On);
+        let before = self.before.into_iter().filter(|before| *before < self.at);
+        let all = core::iter::once(self.at).chain(before.take_while(|before| goes_on(*before)));
+        let near = all.take_while(|start| *start >= free_from && start + NEAR >= self.at);
+        starts.iter_mut().zip(near).for_each(|(place, start)| *place = Some(start));
+        starts
+    }
+
+    /// Where it may end, with so many instructions behind.
+    fn ends(&self, bytes: &[u8]) -> [Option<usize>; NEIGHBOURS + 1] {
+        let mut ends = [None; NEIGHBOURS + 1];
+        let (mut at, mut goes_on) = (self.at + 2, true);
+        for end in &mut ends {
+            if at >= self.at + NEAR {
+                break;
             }
+            *end = Some(at);
+            let Some(found) = decode(bytes, at).filter(|found| goes_on && found.is_plausible) else { break };
+            if found.flow == Flow::Syscall {
+                break;
+            }
+            goes_on = found.flow == Flow::On;
             at += usize::from(found.len);
         }
-        (at < self.at + NEAR).then_some(at)
+        ends
     }
 }
 
@@ -280,7 +300,10 @@ struct Chain {
     /// One begins at the place itself.
     hits: bool,
     sets_rax: bool,
-    nearest: [usize; 4],
+    /// So many, of which the last four begin where `last` says, each at its number modulo four.
+    count: usize,
+    last: [usize; 4],
+    targets: Targets,
 }
 
 impl Chain {
@@ -307,19 +330,27 @@ impl Chain {
             begins: Default::default(),
             hits: false,
             sets_rax: false,
-            nearest: [usize::MAX; 4],
+            count: 0,
+            last: [usize::MAX; 4],
+            targets: Targets { at, bits: 0 },
         };
         let mut now = from;
         while now < at {
             let found = decode(bytes, now).filter(|found| found.is_plausible)?;
             *chain.begins.get_mut((now - from) / 64)? |= 1 << ((now - from) % 64);
-            chain.nearest.rotate_right(1);
-            chain.nearest[0] = now;
+            chain.last[chain.count % 4] = now;
+            chain.count += 1;
+            chain.targets.note(bytes, now, &found);
             chain.sets_rax |= found.sets_rax && now + SETS_RAX_WITHIN >= at;
             now += usize::from(found.len);
         }
         chain.hits = now == at;
         Some(chain)
+    }
+
+    /// Where the last ones begin, the nearest first.
+    fn nearest(&self) -> [usize; 4] {
+        core::array::from_fn(|n| self.last[self.count.wrapping_sub(n + 1) % 4])
     }
 
     /// Whether decoding from another place comes to the same instructions, well before the place.

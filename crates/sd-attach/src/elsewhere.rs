@@ -11,8 +11,11 @@ pub mod program {
     }
 
     /// None.
-    pub fn can_be_led(_: i32) -> bool {
-        false
+    ///
+    /// # Errors
+    /// Always.
+    pub fn can_be_led(_: i32) -> Result<(), crate::unled::Unled> {
+        Err(crate::unled::Unled::Unknown)
     }
 }
 

@@ -15,6 +15,7 @@
 //! | [`sites`] | where are its system calls, if it is Go's? |
 //! | [`windows`] | and if it is not? |
 //! | [`decode`] | how long are instructions? |
+//! | [`unled`] | why the library is not brought into one |
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
 //! | `inject` | what it does to the new program |
 //! | `library` | what is to be mapped where |
@@ -81,6 +82,7 @@ mod ptrace;
 pub mod sites;
 #[cfg(target_arch = "x86_64")]
 mod tracer;
+pub mod unled;
 #[cfg(target_arch = "x86_64")]
 pub mod windows;
 

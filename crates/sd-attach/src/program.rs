@@ -2,7 +2,8 @@
 
 use crate::elf::{self, Entry};
 use crate::sites::{self, Threads};
-use crate::windows;
+use crate::unled::Unled;
+use crate::windows::{self, Refusal};
 use sd_sys::{check, syscall};
 
 /// So much of a file is looked at for its headers, of which Go's linker makes seven to nine. The stack may be a small one.
@@ -21,16 +22,16 @@ pub enum Made {
 /// Whether a file is a static program, by its headers, and which; `None`: it is none, or one of glibc's.
 pub fn is_static(fd: i32) -> Option<Made> {
     let mut start = [0u8; START_LEN];
-    headers(fd, &mut start).map(|(_, made)| made)
+    headers(fd, &mut start).ok().map(|(_, made)| made)
 }
 
 /// The program headers of such a program.
-fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Option<(&[u8], Made)> {
-    let len = read_at(fd, start, 0)?;
-    let start = start.get(..len)?;
-    let (table, _) = elf::table(start)?;
+fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled> {
+    let len = read_at(fd, start, 0).ok_or(Unled::Unknown)?;
+    let start = start.get(..len).unwrap_or(&[]);
+    let (table, _) = elf::table(start).ok_or(Unled::Unknown)?;
     if elf::entries(table).any(|entry| entry.kind == libc::PT_INTERP) {
-        return None;
+        return Err(Unled::Unknown);
     }
     // Three words, then the name.
     let has_note = |kind: Option<u64>, name: &[u8; 4]| {
@@ -39,20 +40,27 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Option<(&[u8], Made)> {
         })
     };
     if has_note(None, b"Go\0\0") {
-        return Some((table, Made::ByGo));
+        return Ok((table, Made::ByGo));
     }
     // Instructions that are written while it runs are led by nobody.
     let is_open = |entry: Entry| entry.kind == libc::PT_LOAD && entry.flags & OPEN == OPEN;
     if elf::entries(table).any(is_open) {
-        return None;
+        return Err(Unled::Open);
     }
     const NT_GNU_ABI_TAG: u64 = 1;
-    let is_program = match elf::number(start, 16, 2)? {
-        ET_EXEC => true,
-        ET_DYN => elf::entries(table).any(|entry| entry.kind == libc::PT_DYNAMIC && is_executable(fd, entry)),
-        _ => false,
-    };
-    (is_program && !has_note(Some(NT_GNU_ABI_TAG), b"GNU\0")).then_some((table, Made::Otherwise))
+    if has_note(Some(NT_GNU_ABI_TAG), b"GNU\0") {
+        return Err(Unled::Glibc);
+    }
+    match elf::number(start, 16, 2) {
+        Some(ET_EXEC) => Ok((table, Made::Otherwise)),
+        Some(ET_DYN)
+            if elf::entries(table)
+                .any(|entry| entry.kind == libc::PT_DYNAMIC && is_executable(fd, entry)) =>
+        {
+            Ok((table, Made::Otherwise))
+        }
+        _ => Err(Unled::Unknown),
+    }
 }
 
 /// A segment to be written and executed.
@@ -95,10 +103,13 @@ fn is_executable(fd: i32, dynamic: Entry) -> bool {
     entries.any(|(tag, value)| tag == Some(DT_FLAGS_1) && value.is_some_and(|flags| flags & DF_1_PIE != 0))
 }
 
-/// Whether the library could lead such a program's system calls: this reads all its text.
-pub fn can_be_led(fd: i32) -> bool {
+/// Whether the library could lead such a program's system calls, or why not: this reads all its text.
+///
+/// # Errors
+/// See [`Unled`].
+pub fn can_be_led(fd: i32) -> Result<(), Unled> {
     let mut start = [0u8; START_LEN];
-    let Some((table, made)) = headers(fd, &mut start) else { return false };
+    let (table, made) = headers(fd, &mut start)?;
     let is_text = |entry: &Entry| entry.kind == libc::PT_LOAD && entry.flags == libc::PF_R | libc::PF_X;
     let mut texts = [const { None }; TEXTS_MAX];
     for (place, entry) in texts.iter_mut().zip(elf::entries(table).filter(is_text)) {
@@ -106,8 +117,11 @@ pub fn can_be_led(fd: i32) -> bool {
     }
     let texts = texts.iter().flatten().map(Text::bytes);
     match made {
-        Made::ByGo => sites::sites(texts, Threads::OfRuntime).is_some(),
-        Made::Otherwise => windows::windows(texts).is_ok(),
+        Made::ByGo => sites::sites(texts, Threads::OfRuntime).map(|_| ()).ok_or(Unled::Go),
+        Made::Otherwise => windows::windows(texts).map(|_| ()).map_err(|refusal| match refusal {
+            Refusal::Glibc(_) => Unled::Glibc,
+            other => Unled::Calls(other),
+        }),
     }
 }
 

@@ -338,7 +338,7 @@ impl Chain {
         while now < at {
             let found = decode(bytes, now).filter(|found| found.is_plausible)?;
             *chain.begins.get_mut((now - from) / 64)? |= 1 << ((now - from) % 64);
-            chain.last[chain.count % 4] = now;
+            *chain.last.get_mut(chain.count % 4)? = now;
             chain.count += 1;
             chain.targets.note(bytes, now, &found);
             chain.sets_rax |= found.sets_rax && now + SETS_RAX_WITHIN >= at;
@@ -350,7 +350,9 @@ impl Chain {
 
     /// Where the last ones begin, the nearest first.
     fn nearest(&self) -> [usize; 4] {
-        core::array::from_fn(|n| self.last[self.count.wrapping_sub(n + 1) % 4])
+        core::array::from_fn(|n| {
+            self.last.get(self.count.wrapping_sub(n + 1) % 4).copied().unwrap_or(usize::MAX)
+        })
     }
 
     /// Whether decoding from another place comes to the same instructions, well before the place.

@@ -1,6 +1,7 @@
 //! Turning into another program: execvp(3) with nothing changed but the environment.
 
 use crate::failure::{Context, Failure};
+use sd_attach::unled::Unled;
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::AsRawFd;
@@ -30,9 +31,9 @@ pub fn beside(name: &str) -> Result<PathBuf, Failure> {
     Ok(own.with_file_name(name))
 }
 
-/// Why exec of this program is one with AT_SECURE (getauxval(3)), in which nothing is preloaded.
+/// Why exec of this program is one with AT_SECURE (getauxval(3)), in which nothing is preloaded. A script is what its interpreter is.
 pub fn gains_rights(name: &OsStr) -> Option<&'static str> {
-    let path = find(name)?;
+    let path = executed(name).map(|(path, _)| path).or_else(|| find(name))?;
     let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     // SAFETY: no arguments, cannot fail.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -54,30 +55,33 @@ pub fn gains_rights(name: &OsStr) -> Option<&'static str> {
 /// Whether the kernel starts this program without the dynamic linker, which alone loads the library. A script is what its
 /// interpreter is.
 pub fn is_static(name: &OsStr) -> bool {
-    executed(name).is_some_and(|bytes| elf_is_static(&bytes))
+    executed(name).is_some_and(|(_, bytes)| elf_is_static(&bytes))
 }
 
-/// The beginning of what the kernel executes: of an interpreter, where it is a script.
-fn executed(name: &OsStr) -> Option<Vec<u8>> {
-    let mut path = find(name);
+/// What the kernel executes, and its beginning: of an interpreter, where it is a script.
+fn executed(name: &OsStr) -> Option<(PathBuf, Vec<u8>)> {
+    let mut path = find(name)?;
     for _ in 0..SCRIPTS_MAX {
-        let bytes = path.as_deref().and_then(beginning)?;
+        let bytes = beginning(&path)?;
         match bytes.strip_prefix(b"#!") {
-            None => return Some(bytes),
+            None => return Some((path, bytes)),
             Some(line) => {
                 let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
                 let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
-                path = Some(PathBuf::from(OsStr::from_bytes(&line[..end])));
+                path = PathBuf::from(OsStr::from_bytes(&line[..end]));
             }
         }
     }
     None
 }
 
-/// Whether the library can be brought into this static program.
-pub fn can_be_led(name: &OsStr) -> bool {
-    let file = find(name).and_then(|path| std::fs::File::open(path).ok());
-    file.is_some_and(|file| sd_attach::program::can_be_led(file.as_raw_fd())) && gains_rights(name).is_none()
+/// Whether the library can be brought into this static program, or why not.
+///
+/// # Errors
+/// See [`Unled`].
+pub fn can_be_led(name: &OsStr) -> Result<(), Unled> {
+    let file = executed(name).and_then(|(path, _)| std::fs::File::open(path).ok());
+    sd_attach::program::can_be_led(file.ok_or(Unled::Unknown)?.as_raw_fd())
 }
 
 /// Scripts whose interpreters are scripts; the kernel follows no more.

@@ -18,18 +18,19 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
     if let Err(reason) = ensure_monitor(options, &socket) {
         warn(&format!("warning: {reason}; connections go over the kernel"));
     }
-    if let Some(reason) = options.command.first().and_then(|name| program::gains_rights(name)) {
+    let name = options.command.first();
+    let rights = name.and_then(|name| program::gains_rights(name));
+    if let (Some(name), Some(reason)) = (name, rights) {
         warn(&format!(
-            "warning: {} {reason}, so the dynamic linker leaves the library out; connections go over the kernel",
-            options.command[0].display()
+            "warning: {} {reason}, so the library is left out; connections go over the kernel",
+            name.display()
         ));
     }
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
-    let tracer = match options.command.first().filter(|name| program::is_static(name)) {
-        Some(name) => accompany(name, &library),
-        None => None,
-    };
+    let tracer = name
+        .filter(|name| rights.is_none() && program::is_static(name))
+        .and_then(|name| accompany(name, &library));
     let failure = program::become_program(&options.command);
     if let Some(tracer) = tracer {
         tracer.dismiss();
@@ -39,16 +40,17 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
 
 /// No dynamic linker will load the library into a static program: has it brought there, or says why not.
 fn accompany(name: &std::ffi::OsStr, library: &Path) -> Option<Tracer> {
-    let reason = if !program::can_be_led(name) {
-        "is statically linked, so there is no dynamic linker to load the library".to_owned()
-    } else {
-        let path = library.with_file_name(OsStr::from_bytes(sd_attach::FILE.to_bytes()));
-        let text = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        match sd_attach::accompany(&text) {
-            Ok(tracer) => return Some(tracer),
-            Err(errno) => {
-                let error = std::io::Error::from_raw_os_error(errno.0);
-                format!("is statically linked, and {} cannot be brought into it: {error}", path.display())
+    let reason = match program::can_be_led(name) {
+        Err(reason) => format!("is statically linked, {reason}"),
+        Ok(()) => {
+            let path = library.with_file_name(OsStr::from_bytes(sd_attach::FILE.to_bytes()));
+            let text = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+            match sd_attach::accompany(&text) {
+                Ok(tracer) => return Some(tracer),
+                Err(errno) => {
+                    let error = std::io::Error::from_raw_os_error(errno.0);
+                    format!("is statically linked, and {} cannot be brought into it: {error}", path.display())
+                }
             }
         }
     };

@@ -215,3 +215,55 @@ fn a_place_that_others_can_change_is_named() {
     let expected = format!("{}: can be changed by others", folder.path().display());
     assert!(errors(&output).len() == 1 && errors(&output)[0].contains(&expected), "{:?}", errors(&output));
 }
+
+/// A static program that the library is not brought into runs, and the warning says why. It is `exit(7)`, as no compiler makes it.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn static_programs_that_are_left_alone_are_named() {
+    const GLIBC: &[u8] = b"\x04\0\0\0\x10\0\0\0\x01\0\0\0GNU\0";
+    const OTHER: &[u8] = b"\x04\0\0\0\0\0\0\0\x01\0\0\0abc\0";
+    const CODE: &[u8] = &[0x31, 0xff, 0xb0, 60, 0x40, 0xb7, 7, 0x0f, 0x05];
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    let program = folder.join("program");
+    let (read, write, execute) = (libc::PF_R, libc::PF_W, libc::PF_X);
+    for (note, flags, reason) in [
+        (GLIBC, read | execute, "with glibc"),
+        (OTHER, read | write | execute, "both written and executed"),
+        (OTHER, read | execute, "may be a system call, or not"),
+    ] {
+        std::fs::write(&program, elf(note, flags, CODE)).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let output = sd(&folder, &["run", "--", program.to_str().unwrap()]).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{reason}");
+        let said = errors(&output);
+        assert!(said.len() == 1 && said[0].contains(reason), "{reason}: {said:?}");
+    }
+}
+
+/// A program of 64 bits (elf(5)) with one segment, all of the file, and a note in it.
+#[cfg(target_arch = "x86_64")]
+fn elf(note: &[u8], flags: u32, code: &[u8]) -> Vec<u8> {
+    const ADDRESS: u64 = 0x40_0000;
+    const HEADERS: u64 = 64 + 2 * 56;
+    let len = HEADERS + (note.len() + code.len()) as u64;
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    // ET_EXEC for x86-64; then the entry, the table of segments, and how long the parts are.
+    for (value, bytes) in
+        [(2, 2), (62, 2), (1, 4), (ADDRESS + HEADERS + note.len() as u64, 8), (64, 8), (0, 8)]
+            .into_iter()
+            .chain([(0, 4), (64, 2), (56, 2), (2, 2), (64, 2), (0, 2), (0, 2)])
+    {
+        file.extend(&u64::to_le_bytes(value)[..bytes]);
+    }
+    for (kind, flags, at, len) in
+        [(libc::PT_LOAD, flags, 0, len), (libc::PT_NOTE, libc::PF_R, HEADERS, note.len() as u64)]
+    {
+        file.extend([kind, flags].iter().flat_map(|word| word.to_le_bytes()));
+        file.extend(
+            [at, ADDRESS + at, ADDRESS + at, len, len, 4096].iter().flat_map(|word| word.to_le_bytes()),
+        );
+    }
+    [&file[..], note, code].concat()
+}

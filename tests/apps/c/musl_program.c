@@ -32,8 +32,8 @@ int main(int count, char **words)
     struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int listener = socket(AF_INET, SOCK_STREAM, 0), connection = socket(AF_INET, SOCK_STREAM, 0);
     pthread_t server;
-    check(count == 2, "arguments");
-    name.sin_port = htons(atoi(words[1]));
+    check(count > 1, "arguments");
+    name.sin_port = htons(atoi(words[count - 1]));
     check(!bind(listener, (void *)&name, sizeof name) && !listen(listener, 9), "listen");
     check(!pthread_create(&server, NULL, serve, &listener), "thread");
     check(!connect(connection, (void *)&name, sizeof name), "connect");

@@ -7,6 +7,7 @@ use super::mixed_tools::compile;
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -53,15 +54,21 @@ fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
     let mut command = Command::new("musl-gcc");
     let command = command.args(options).arg("-o").arg(&program).arg(&source);
     Proc::start(command, "musl-gcc", lab.path())?.wait(LIMIT)?.ok()?;
-    let program = program.display().to_string();
-    for way in WAYS.into_iter().chain([&[] as &[&str]]) {
+    // It is executed as the interpreter of a script (execve(2)), too.
+    let script = lab.path().join("script");
+    std::fs::write(&script, format!("#!{}\n", program.display()))?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let ways = WAYS.into_iter().chain([&[] as &[&str]]);
+    let of_script = ways.clone().skip(1).map(|way| (&script, way));
+    for (file, way) in ways.map(|way| (&program, way)).chain(of_script) {
         let port = free_port()?;
         let watch = lab.watch(port);
-        let said = said(lab, way, &[&program, &port.to_string()])?;
+        let said = said(lab, way, &[&file.display().to_string(), &port.to_string()])?;
+        let of = || format!("{} by {way:?}", file.display());
         if said != "echoed\n" {
-            fail!("by {way:?} it said {said:?}");
+            fail!("{}: it said {said:?}", of());
         }
-        lab.check(watch, Side::Sd, Side::Sd).map_err(|error| format!("by {way:?}: {error}"))?;
+        lab.check(watch, Side::Sd, Side::Sd).map_err(|error| format!("{}: {error}", of()))?;
     }
     Ok(())
 }

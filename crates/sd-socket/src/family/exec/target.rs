@@ -65,6 +65,7 @@ pub(super) unsafe fn wants_tracer(program: Program, environment: Environment) ->
     // SAFETY: by contract.
     unsafe {
         let Some(Some(fd)) = open(program) else { return false };
+        let Some(fd) = executed(fd) else { return false };
         // The rest is asked about few programs; a filter may kill for what is to come.
         sd_attach::program::is_static(fd.raw()).is_some()
             && crate::process::env::may_accompany()
@@ -100,8 +101,8 @@ pub(super) unsafe fn loads_us(
     unsafe {
         let Some(fd) = open(program)? else { return Some(Answer::NotLoaded) };
         if accompanied {
-            let can_be_led = sd_attach::program::can_be_led(fd.raw());
-            return Some(if can_be_led { Answer::Loaded } else { Answer::NotLoaded });
+            let is_led = executed(fd).is_some_and(|fd| sd_attach::program::can_be_led(fd.raw()).is_ok());
+            return Some(if is_led { Answer::Loaded } else { Answer::NotLoaded });
         }
         let named = is_preloaded(environment);
         let forgotten = !named && super::cleared::is_clear(environment);
@@ -206,22 +207,44 @@ fn has_plain_ids() -> bool {
 const SCRIPTS_MAX: u32 = 4;
 const START_LEN: usize = 4096;
 
+/// What a script begins with (execve(2)).
+const SCRIPT: &[u8] = b"#!";
+/// So much of one the kernel reads.
+const SCRIPT_LEN: usize = 256;
+
+/// What is executed, of a file that is: itself, or the interpreter of a script. Allocates nothing.
+fn executed(mut fd: Owned) -> Option<Owned> {
+    for _ in 0..=SCRIPTS_MAX {
+        let mut start = [0u8; SCRIPT_LEN];
+        let len = read_at(fd.raw(), &mut start, 0)?;
+        let start = start.get(..len)?;
+        if !start.starts_with(SCRIPT) {
+            return Some(fd);
+        }
+        fd = interpreter(start)?;
+    }
+    None
+}
+
+/// The file that a script's first line names.
+fn interpreter(start: &[u8]) -> Option<Owned> {
+    let start = start.get(..SCRIPT_LEN).unwrap_or(start);
+    let line = start.strip_prefix(SCRIPT)?.split(|&byte| byte == b'\n').next()?;
+    let path = line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty())?;
+    let mut room = [0u8; SCRIPT_LEN];
+    room.get_mut(..path.len())?.copy_from_slice(path);
+    // SAFETY: a C string: the path is shorter than what it was read from.
+    unsafe { open_at(libc::AT_FDCWD, room.as_ptr().cast(), 0)? }
+}
+
 /// Whether the file, or the interpreter that a script names, is a program for a linker that loads us.
 fn is_for_us(fd: i32, depth: u32) -> bool {
     let mut start = [0u8; START_LEN];
     let Some(len) = read_at(fd, &mut start, 0).filter(|_| keeps_ids(fd)) else { return false };
     let start = start.get(..len).unwrap_or(&[]);
-    if let Some(line) = start.strip_prefix(b"#!") {
-        let line = line.split(|&byte| byte == b'\n').next().unwrap_or(&[]);
-        let Some(path) = line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty()) else {
-            return false;
-        };
-        let path = [path, b"\0"].concat();
-        // SAFETY: a C string, made above.
-        let Some(Some(next)) = (unsafe { open_at(libc::AT_FDCWD, path.as_ptr().cast(), 0) }) else {
-            return false;
-        };
-        return depth < SCRIPTS_MAX && is_for_us(next.raw(), depth + 1);
+    if start.starts_with(SCRIPT) {
+        return depth < SCRIPTS_MAX
+            && interpreter(start).is_some_and(|next| is_for_us(next.raw(), depth + 1));
     }
     Headers::of(fd, start).is_some_and(|headers| headers.has_our_linker() && headers.needs_libraries())
 }

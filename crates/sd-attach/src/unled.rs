@@ -44,8 +44,5 @@ fn calls(refusal: Refusal, to: &mut Formatter<'_>) -> Result {
         Refusal::Neighbours(at) | Refusal::Glibc(at) => {
             write!(to, "and the system call at {at:#x} of its text cannot be replaced")
         }
-        Refusal::Branch(at) => {
-            write!(to, "and what may be a branch at {at:#x} of its text leads into what would be replaced")
-        }
     }
 }

@@ -7,7 +7,7 @@
 //! | question | answer |
 //! |---|---|
 //! | is `0f 05` an instruction? | decoding from several places well before it ends in the same instructions, all such that compilers make, one of which sets rax; else the program is left alone |
-//! | may a neighbour move? | nothing leads to a place within the window: near branches are decoded, far ones searched in the whole text. Only the last instruction of a window leads elsewhere |
+//! | may a neighbour move? | nothing leads to a place within the window: near branches are decoded, far ones searched in the whole text before. Only the last instruction of a window leads elsewhere |
 //! | may one be left out? | rt_sigreturn(2) always; and calls whose number stands before them and that no socket has to do with, where no window is found |
 //!
 //! Programs of glibc's are not led, which their clone3(2) tells: they load other libraries (nsswitch.conf(5)), and their posix_spawn(3) needs a
@@ -36,41 +36,15 @@ pub struct Window {
 const LEN_LEAST: usize = 5;
 /// And at most, with neighbours on both sides.
 pub const WINDOW_MAX: usize = 32;
-/// Of a program, at most.
-pub const WINDOWS_MAX: usize = 2048;
 
 /// All of a program, by their places.
 #[derive(Debug)]
-pub struct Windows {
-    memory: *mut Window,
-    count: usize,
-}
+pub struct Windows(List<Window>);
 
 impl Windows {
-    fn new() -> Option<Windows> {
-        let memory = sd_sys::mem::reserve_private(WINDOWS_MAX * size_of::<Window>()).ok()?;
-        Some(Windows { memory: memory.cast(), count: 0 })
-    }
-
     /// Each of them.
     pub fn all(&self) -> &[Window] {
-        // SAFETY: so many have been written, to memory that is ours until `drop`.
-        unsafe { core::slice::from_raw_parts(self.memory, self.count) }
-    }
-
-    fn add(&mut self, window: Window) -> Option<()> {
-        (self.count < WINDOWS_MAX).then_some(())?;
-        // SAFETY: there is room, and nobody has a reference to it.
-        unsafe { self.memory.add(self.count).write(window) };
-        self.count += 1;
-        Some(())
-    }
-}
-
-impl Drop for Windows {
-    fn drop(&mut self) {
-        // SAFETY: `new` made it, and no reference is left.
-        unsafe { sd_sys::mem::unreserve(self.memory.cast(), WINDOWS_MAX * size_of::<Window>()) };
+        self.0.all()
     }
 }
 
@@ -85,51 +59,50 @@ pub enum Refusal {
     Neighbours(usize),
     /// A program of glibc's.
     Glibc(usize),
-    /// A branch from afar leads into what would be replaced.
-    Branch(usize),
 }
 
-/// All windows of a program's texts, or why it cannot be led by them. Allocates no memory but the list's.
-pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone) -> Result<Windows, Refusal> {
-    let mut windows = Windows::new().ok_or(Refusal::None)?;
-    for (text, bytes) in texts.clone().enumerate() {
-        let mut free_from = 0;
+/// All windows of a program's texts, or why it cannot be led by them. Allocates no memory but that of two lists.
+pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Result<Windows, Refusal> {
+    let mut windows = Windows(List::new().ok_or(Refusal::None)?);
+    for (text, bytes) in texts.enumerate() {
+        let mut candidates = List::new().ok_or(Refusal::None)?;
         let mut from = 0;
         while let Some(at) = next_instruction(bytes, from) {
             from = at + 1;
-            let Some(place) = Place::of(bytes, at).ok_or(Refusal::Unclear(at))? else { continue };
-            let number = place.number(bytes);
-            if number.is_some_and(|number| number == CLONE3) {
-                return Err(Refusal::Glibc(at));
-            }
-            if number.is_some_and(|number| i64::from(number) == libc::SYS_rt_sigreturn) {
-                continue;
-            }
-            match place.window(bytes, free_from) {
-                Some((start, end)) => {
-                    let window = Window {
-                        text: text as u16,
-                        len: (end - start) as u8,
-                        instruction_at: (at - start) as u8,
-                        at: u32::try_from(start).map_err(|_| Refusal::None)?,
-                        is_cancellable: is_cancellable(bytes, at),
-                    };
-                    windows.add(window).ok_or(Refusal::None)?;
-                    free_from = end;
-                }
-                None if number.is_some_and(|number| HARMLESS.contains(&i64::from(number))) => {}
-                None => return Err(Refusal::Neighbours(at)),
-            }
+            candidates.add(Targets::new(at)).ok_or(Refusal::None)?;
         }
-    }
-    for (text, bytes) in texts.enumerate() {
-        let mut own = windows.all().chunk_by(|a, b| a.text == b.text);
-        let own = own.find(|own| own.first().is_some_and(|window| usize::from(window.text) == text));
-        if let Some(at) = own.and_then(|own| branch_into(bytes, own)) {
-            return Err(Refusal::Branch(at));
+        note_far(bytes, candidates.all_mut());
+        let mut free_from = 0;
+        for far in candidates.all() {
+            let Some((start, end)) = window(bytes, *far, free_from)? else { continue };
+            let window = Window {
+                text: text as u16,
+                len: (end - start) as u8,
+                instruction_at: (far.at - start) as u8,
+                at: u32::try_from(start).map_err(|_| Refusal::None)?,
+                is_cancellable: is_cancellable(bytes, far.at),
+            };
+            windows.0.add(window).ok_or(Refusal::None)?;
+            free_from = end;
         }
     }
     if windows.all().is_empty() { Err(Refusal::None) } else { Ok(windows) }
+}
+
+/// From where to where the window of what may be an instruction is. `None`: it is none, or one that is left out.
+fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize, usize)>, Refusal> {
+    let at = far.at;
+    let Some(place) = Place::of(bytes, far).ok_or(Refusal::Unclear(at))? else { return Ok(None) };
+    let number = place.number(bytes);
+    if number.is_some_and(|number| number == CLONE3) {
+        return Err(Refusal::Glibc(at));
+    }
+    if number.is_some_and(|number| i64::from(number) == libc::SYS_rt_sigreturn) {
+        return Ok(None);
+    }
+    let window = place.window(bytes, free_from);
+    let is_harmless = || number.is_some_and(|number| HARMLESS.contains(&i64::from(number)));
+    if window.is_none() && !is_harmless() { Err(Refusal::Neighbours(at)) } else { Ok(window) }
 }
 
 const CLONE3: u32 = 435;
@@ -193,10 +166,18 @@ struct Targets {
 }
 
 impl Targets {
+    fn new(at: usize) -> Targets {
+        Targets { at, bits: 0 }
+    }
+
     fn note(&mut self, bytes: &[u8], from: usize, instruction: &Instruction) {
-        if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes))
-            && let Ok(bit @ 0..64) = usize::try_from(to + NEAR as isize - self.at as isize)
-        {
+        if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes)) {
+            self.add(to);
+        }
+    }
+
+    fn add(&mut self, place: isize) {
+        if let Ok(bit @ 0..64) = usize::try_from(place + NEAR as isize - self.at as isize) {
             self.bits |= 1 << bit;
         }
     }
@@ -208,13 +189,14 @@ impl Targets {
 
 impl Place {
     /// `None`: not to be told. `Some(None)`: these bytes are no instruction.
-    fn of(bytes: &[u8], at: usize) -> Option<Option<Place>> {
+    fn of(bytes: &[u8], far: Targets) -> Option<Option<Place>> {
+        let at = far.at;
         for before in [BEFORE, BEFORE / 2, BEFORE / 4] {
             let last = at.saturating_sub(before);
             if let Some(chain) = Chain::agreed(bytes, last, at) {
                 return match chain.hits {
                     false => Some(None),
-                    true if chain.sets_rax => Some(Some(Place::with(bytes, at, &chain))),
+                    true if chain.sets_rax => Some(Some(Place::with(bytes, far, &chain))),
                     true => None,
                 };
             }
@@ -222,8 +204,9 @@ impl Place {
         None
     }
 
-    fn with(bytes: &[u8], at: usize, chain: &Chain) -> Place {
-        let mut targets = chain.targets;
+    fn with(bytes: &[u8], far: Targets, chain: &Chain) -> Place {
+        let at = far.at;
+        let mut targets = Targets { bits: chain.targets.bits | far.bits, ..far };
         // Where it is not known what is an instruction, each byte may begin a short branch.
         let note_all = |targets: &mut Targets, from: usize, to: usize| {
             for now in from..to {
@@ -332,7 +315,7 @@ impl Chain {
             sets_rax: false,
             count: 0,
             last: [usize::MAX; 4],
-            targets: Targets { at, bits: 0 },
+            targets: Targets::new(at),
         };
         let mut now = from;
         while now < at {
@@ -369,33 +352,77 @@ impl Chain {
     }
 }
 
-/// Where a far branch is, or what looks like one, that leads into a window; `own` are those of this text.
-fn branch_into(bytes: &[u8], own: &[Window]) -> Option<usize> {
-    let (first, last) = (own.first()?, own.last()?);
-    let range = first.at as usize..last.at as usize + usize::from(last.len);
-    let leads_into = |at: usize| {
-        let end = match (*bytes.get(at)?, bytes.get(at + 1)?) {
-            (0xe9, _) => at + 5,
-            (0x0f, 0x80..=0x8f) => at + 6,
-            _ => return None,
-        };
-        let distance = i32::from_le_bytes(*bytes.get(end - 4..)?.first_chunk()?);
-        let to = end.checked_add_signed(distance as isize).filter(|to| range.contains(to))?;
-        let behind = own.partition_point(|window| (window.at as usize) < to);
-        let window = own.get(behind.checked_sub(1)?)?;
-        (to < window.at as usize + usize::from(window.len)).then_some(at)
+/// Notes where far branches, or what looks like one, lead near these places, which are in order.
+fn note_far(bytes: &[u8], places: &mut [Targets]) {
+    let (Some(first), Some(last)) = (places.first(), places.last()) else { return };
+    let range = first.at.saturating_sub(NEAR)..last.at + NEAR;
+    let mut note = |at: usize| {
+        let Some(to) = far_target(bytes, at).filter(|to| range.contains(to)) else { return };
+        let near = places.partition_point(|place| place.at + NEAR <= to);
+        let near = places.get_mut(near..).unwrap_or(&mut []).iter_mut();
+        near.take_while(|place| place.at <= to + NEAR).for_each(|place| place.add(to as isize));
     };
     // Most bytes begin none, which is told of many at once.
     let mut at = 0;
     while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
         let mut begin = sd_sys::arch::long_branches(block);
         while begin != 0 {
-            if let Some(at) = leads_into(at + begin.trailing_zeros() as usize) {
-                return Some(at);
-            }
+            note(at + begin.trailing_zeros() as usize);
             begin &= begin - 1;
         }
         at += 16;
     }
-    (at..bytes.len()).find_map(leads_into)
+    (at..bytes.len()).for_each(note);
+}
+
+/// Where the branch over a distance of four bytes leads that begins at a place, if one does.
+fn far_target(bytes: &[u8], at: usize) -> Option<usize> {
+    let end = match (*bytes.get(at)?, bytes.get(at + 1)?) {
+        (0xe9, _) => at + 5,
+        (0x0f, 0x80..=0x8f) => at + 6,
+        _ => return None,
+    };
+    let distance = i32::from_le_bytes(*bytes.get(end - 4..)?.first_chunk()?);
+    end.checked_add_signed(distance as isize)
+}
+
+/// So many of a program, at most, in memory that nobody allocates.
+#[derive(Debug)]
+struct List<T: Copy> {
+    memory: *mut T,
+    count: usize,
+}
+
+impl<T: Copy> List<T> {
+    const MAX: usize = 4096;
+
+    fn new() -> Option<List<T>> {
+        let memory = sd_sys::mem::reserve_private(Self::MAX * size_of::<T>()).ok()?;
+        Some(List { memory: memory.cast(), count: 0 })
+    }
+
+    fn all(&self) -> &[T] {
+        // SAFETY: so many have been written, to memory that is ours until `drop`.
+        unsafe { core::slice::from_raw_parts(self.memory, self.count) }
+    }
+
+    fn all_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and only we refer to it.
+        unsafe { core::slice::from_raw_parts_mut(self.memory, self.count) }
+    }
+
+    fn add(&mut self, one: T) -> Option<()> {
+        (self.count < Self::MAX).then_some(())?;
+        // SAFETY: there is room, and nobody has a reference to it.
+        unsafe { self.memory.add(self.count).write(one) };
+        self.count += 1;
+        Some(())
+    }
+}
+
+impl<T: Copy> Drop for List<T> {
+    fn drop(&mut self) {
+        // SAFETY: `new` made it, and no reference is left.
+        unsafe { sd_sys::mem::unreserve(self.memory.cast(), Self::MAX * size_of::<T>()) };
+    }
 }

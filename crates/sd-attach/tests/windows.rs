@@ -22,7 +22,6 @@ fn found(code: &[u8]) -> Result<Vec<(usize, u8, u8)>, Refusal> {
         Refusal::Unclear(at) => Refusal::Unclear(at - start),
         Refusal::Neighbours(at) => Refusal::Neighbours(at - start),
         Refusal::Glibc(at) => Refusal::Glibc(at - start),
-        Refusal::Branch(at) => Refusal::Branch(at - start),
     };
     windows([&text[..]].into_iter()).map(|found| found.all().iter().map(near).collect()).map_err(place)
 }
@@ -69,16 +68,24 @@ fn all_its_neighbours_are_led_to() {
     assert_eq!(found(&two), Err(Refusal::Neighbours(7)), "the number may be another one");
 }
 
+/// `mov $41,%eax; syscall`, what is behind, and behind four hundred bytes `jne` to a place of these.
+fn led_to_from_afar(behind: &[u8], place: i32) -> Vec<u8> {
+    let mut code = [&call(41)[..], behind].concat();
+    code.extend([0x90; 400]);
+    let end = code.len() as i32 + 6;
+    code.extend([0x0f, 0x85]);
+    code.extend((place - end).to_le_bytes());
+    code.push(RETURN);
+    code
+}
+
 #[test]
 fn a_far_branch_leads_into_a_window() {
-    let mut code = [&call(41)[..], &[RETURN]].concat();
-    // Behind four hundred bytes, `jne` to the syscall.
-    code.extend([0x90; 400]);
-    let behind = code.len() + 6;
-    code.extend([0x0f, 0x85]);
-    code.extend((5 - behind as i32).to_le_bytes());
-    code.push(RETURN);
-    assert_eq!(found(&code), Err(Refusal::Branch(behind - 6)));
+    assert_eq!(found(&led_to_from_afar(&[RETURN], 0)), Ok(vec![(0, 7, 5)]));
+    // To the syscall: nothing before it may be moved, and what is behind is too short, or not.
+    assert_eq!(found(&led_to_from_afar(&[RETURN], 5)), Err(Refusal::Neighbours(5)));
+    assert_eq!(found(&led_to_from_afar(&[0x48, 0x89, 0xc7, RETURN], 5)), Ok(vec![(5, 5, 0)]));
+    assert_eq!(found(&led_to_from_afar(&[0x48, 0x89, 0xc7, RETURN], 7)), Ok(vec![(0, 7, 5)]));
 }
 
 #[test]

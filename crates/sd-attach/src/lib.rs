@@ -15,6 +15,7 @@
 //! | [`sites`] | where are its system calls, if it is Go's? |
 //! | [`windows`] | and if it is not? |
 //! | [`decode`] | how long are instructions? |
+//! | [`script`] | what is executed, if a file is a script? |
 //! | [`unled`] | why the library is not brought into one |
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
 //! | `inject` | what it does to the new program |
@@ -78,6 +79,7 @@ mod library;
 pub mod program;
 #[cfg(target_arch = "x86_64")]
 mod ptrace;
+pub mod script;
 #[cfg(target_arch = "x86_64")]
 pub mod sites;
 #[cfg(target_arch = "x86_64")]

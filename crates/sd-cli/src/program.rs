@@ -1,6 +1,7 @@
 //! Turning into another program: execvp(3) with nothing changed but the environment.
 
 use crate::failure::{Context, Failure};
+use sd_attach::script;
 use sd_attach::unled::Unled;
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
@@ -31,61 +32,61 @@ pub fn beside(name: &str) -> Result<PathBuf, Failure> {
     Ok(own.with_file_name(name))
 }
 
-/// Why exec of this program is one with AT_SECURE (getauxval(3)), in which nothing is preloaded. A script is what its interpreter is.
-pub fn gains_rights(name: &OsStr) -> Option<&'static str> {
-    let path = executed(name).map(|(path, _)| path).or_else(|| find(name))?;
-    let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    // SAFETY: no arguments, cannot fail.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    if found.mode() & libc::S_ISUID != 0 && found.uid() != user {
-        return Some("is set-user-id");
-    }
-    // Without the group's execute bit it says something else.
-    let set_group = libc::S_ISGID | libc::S_IXGRP;
-    if found.mode() & set_group == set_group && found.gid() != group {
-        return Some("is set-group-id");
-    }
-    let text = c_string(path.as_os_str()).ok()?;
-    // SAFETY: C strings; no value is asked for.
-    let len =
-        unsafe { libc::getxattr(text.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
-    (len > 0 && user != 0).then_some("has file capabilities")
+/// What the kernel executes by a name: of a script, its interpreter.
+pub struct Executed {
+    path: PathBuf,
+    /// Its beginning; empty if it cannot be read.
+    start: Vec<u8>,
 }
 
-/// Whether the kernel starts this program without the dynamic linker, which alone loads the library. A script is what its
-/// interpreter is.
-pub fn is_static(name: &OsStr) -> bool {
-    executed(name).is_some_and(|(_, bytes)| elf_is_static(&bytes))
-}
-
-/// What the kernel executes, and its beginning: of an interpreter, where it is a script.
-fn executed(name: &OsStr) -> Option<(PathBuf, Vec<u8>)> {
-    let mut path = find(name)?;
-    for _ in 0..SCRIPTS_MAX {
-        let bytes = beginning(&path)?;
-        match bytes.strip_prefix(b"#!") {
-            None => return Some((path, bytes)),
-            Some(line) => {
-                let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
-                let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
-                path = PathBuf::from(OsStr::from_bytes(&line[..end]));
+impl Executed {
+    /// `None`: there is no such program.
+    pub fn of(name: &OsStr) -> Option<Executed> {
+        let mut path = find(name)?;
+        for _ in 0..script::NESTED_MAX {
+            let start = beginning(&path).unwrap_or_default();
+            if !script::is_script(&start) {
+                return Some(Executed { path, start });
             }
+            path = PathBuf::from(OsStr::from_bytes(script::interpreter(&start)?));
         }
+        None
     }
-    None
-}
 
-/// Whether the library can be brought into this static program, or why not.
-///
-/// # Errors
-/// See [`Unled`].
-pub fn can_be_led(name: &OsStr) -> Result<(), Unled> {
-    let file = executed(name).and_then(|(path, _)| std::fs::File::open(path).ok());
-    sd_attach::program::can_be_led(file.ok_or(Unled::Unknown)?.as_raw_fd())
-}
+    /// Why its exec is one with AT_SECURE (getauxval(3)), in which nothing is preloaded.
+    pub fn gains_rights(&self) -> Option<&'static str> {
+        let found = self.path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        // SAFETY: no arguments, cannot fail.
+        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        if found.mode() & libc::S_ISUID != 0 && found.uid() != user {
+            return Some("is set-user-id");
+        }
+        // Without the group's execute bit it says something else.
+        let set_group = libc::S_ISGID | libc::S_IXGRP;
+        if found.mode() & set_group == set_group && found.gid() != group {
+            return Some("is set-group-id");
+        }
+        let text = c_string(self.path.as_os_str()).ok()?;
+        let name = c"security.capability".as_ptr();
+        // SAFETY: C strings; no value is asked for.
+        let len = unsafe { libc::getxattr(text.as_ptr(), name, std::ptr::null_mut(), 0) };
+        (len > 0 && user != 0).then_some("has file capabilities")
+    }
 
-/// Scripts whose interpreters are scripts; the kernel follows no more.
-const SCRIPTS_MAX: usize = 5;
+    /// Whether the kernel starts it without the dynamic linker, which alone loads the library.
+    pub fn is_static(&self) -> bool {
+        elf_is_static(&self.start)
+    }
+
+    /// Whether the library can be brought into this static program, or why not.
+    ///
+    /// # Errors
+    /// See [`Unled`].
+    pub fn can_be_led(&self) -> Result<(), Unled> {
+        let file = std::fs::File::open(&self.path).map_err(|_| Unled::Unknown)?;
+        sd_attach::program::can_be_led(file.as_raw_fd())
+    }
+}
 
 /// Of a regular file: so much that an ELF file's program headers are in it.
 fn beginning(path: &std::path::Path) -> Option<Vec<u8>> {
@@ -165,6 +166,7 @@ mod tests {
             "cut off: not known"
         );
         let own = std::env::current_exe().unwrap();
+        let is_static = |name: &OsStr| Executed::of(name).is_some_and(|found| found.is_static());
         assert!(!is_static(own.as_os_str()) && !is_static(OsStr::new("/nonexistent")));
     }
 }

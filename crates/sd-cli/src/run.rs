@@ -5,7 +5,8 @@ use crate::starter::Started;
 use sd_attach::Tracer;
 use sd_cli::cli::RunOptions;
 use sd_cli::failure::{Failure, Result, warn};
-use sd_cli::{client, library, place, program};
+use sd_cli::program::{self, Executed};
+use sd_cli::{client, library, place};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -19,7 +20,8 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
         warn(&format!("warning: {reason}; connections go over the kernel"));
     }
     let name = options.command.first();
-    let rights = name.and_then(|name| program::gains_rights(name));
+    let found = name.and_then(|name| Executed::of(name));
+    let rights = found.as_ref().and_then(Executed::gains_rights);
     if let (Some(name), Some(reason)) = (name, rights) {
         warn(&format!(
             "warning: {} {reason}, so the library is left out; connections go over the kernel",
@@ -28,9 +30,9 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
     }
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
-    let tracer = name
-        .filter(|name| rights.is_none() && program::is_static(name))
-        .and_then(|name| accompany(name, &library));
+    let tracer = found
+        .filter(|found| rights.is_none() && found.is_static())
+        .and_then(|found| accompany(name?, &found, &library));
     let failure = program::become_program(&options.command);
     if let Some(tracer) = tracer {
         tracer.dismiss();
@@ -39,8 +41,8 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
 }
 
 /// No dynamic linker will load the library into a static program: has it brought there, or says why not.
-fn accompany(name: &std::ffi::OsStr, library: &Path) -> Option<Tracer> {
-    let reason = match program::can_be_led(name) {
+fn accompany(name: &OsStr, program: &Executed, library: &Path) -> Option<Tracer> {
+    let reason = match program.can_be_led() {
         Err(reason) => format!("is statically linked, {reason}"),
         Ok(()) => {
             let path = library.with_file_name(OsStr::from_bytes(sd_attach::FILE.to_bytes()));

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use sd_attach::Tracer;
+use sd_attach::{Tracer, script};
 use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
 
@@ -203,22 +203,15 @@ fn has_plain_ids() -> bool {
     }
 }
 
-/// Interpreters of interpreters that the kernel follows.
-const SCRIPTS_MAX: u32 = 4;
 const START_LEN: usize = 4096;
-
-/// What a script begins with (execve(2)).
-const SCRIPT: &[u8] = b"#!";
-/// So much of one the kernel reads.
-const SCRIPT_LEN: usize = 256;
 
 /// What is executed, of a file that is: itself, or the interpreter of a script. Allocates nothing.
 fn executed(mut fd: Owned) -> Option<Owned> {
-    for _ in 0..=SCRIPTS_MAX {
-        let mut start = [0u8; SCRIPT_LEN];
+    for _ in 0..script::NESTED_MAX {
+        let mut start = [0u8; script::LEN];
         let len = read_at(fd.raw(), &mut start, 0)?;
         let start = start.get(..len)?;
-        if !start.starts_with(SCRIPT) {
+        if !script::is_script(start) {
             return Some(fd);
         }
         fd = interpreter(start)?;
@@ -228,22 +221,20 @@ fn executed(mut fd: Owned) -> Option<Owned> {
 
 /// The file that a script's first line names.
 fn interpreter(start: &[u8]) -> Option<Owned> {
-    let start = start.get(..SCRIPT_LEN).unwrap_or(start);
-    let line = start.strip_prefix(SCRIPT)?.split(|&byte| byte == b'\n').next()?;
-    let path = line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty())?;
-    let mut room = [0u8; SCRIPT_LEN];
+    let path = script::interpreter(start)?;
+    let mut room = [0u8; script::LEN];
     room.get_mut(..path.len())?.copy_from_slice(path);
-    // SAFETY: a C string: the path is shorter than what it was read from.
+    // SAFETY: a C string: the path is shorter than that.
     unsafe { open_at(libc::AT_FDCWD, room.as_ptr().cast(), 0)? }
 }
 
 /// Whether the file, or the interpreter that a script names, is a program for a linker that loads us.
-fn is_for_us(fd: i32, depth: u32) -> bool {
+fn is_for_us(fd: i32, depth: usize) -> bool {
     let mut start = [0u8; START_LEN];
     let Some(len) = read_at(fd, &mut start, 0).filter(|_| keeps_ids(fd)) else { return false };
     let start = start.get(..len).unwrap_or(&[]);
-    if start.starts_with(SCRIPT) {
-        return depth < SCRIPTS_MAX
+    if script::is_script(start) {
+        return depth + 1 < script::NESTED_MAX
             && interpreter(start).is_some_and(|next| is_for_us(next.raw(), depth + 1));
     }
     Headers::of(fd, start).is_some_and(|headers| headers.has_our_linker() && headers.needs_libraries())

@@ -3,7 +3,7 @@
 use crate::elf::{self, Entry};
 use crate::sites::{self, Threads};
 use crate::unled::Unled;
-use crate::windows::{self, Refusal};
+use crate::windows;
 use sd_sys::{check, syscall};
 
 /// So much of a file is looked at for its headers, of which Go's linker makes seven to nine. The stack may be a small one.
@@ -51,16 +51,13 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
     if has_note(Some(NT_GNU_ABI_TAG), b"GNU\0") {
         return Err(Unled::Glibc);
     }
-    match elf::number(start, 16, 2) {
-        Some(ET_EXEC) => Ok((table, Made::Otherwise)),
-        Some(ET_DYN)
-            if elf::entries(table)
-                .any(|entry| entry.kind == libc::PT_DYNAMIC && is_executable(fd, entry)) =>
-        {
-            Ok((table, Made::Otherwise))
-        }
-        _ => Err(Unled::Unknown),
-    }
+    let has_flag = |entry: Entry| entry.kind == libc::PT_DYNAMIC && is_executable(fd, entry);
+    let is_program = match elf::number(start, 16, 2) {
+        Some(ET_EXEC) => true,
+        Some(ET_DYN) => elf::entries(table).any(has_flag),
+        _ => false,
+    };
+    if is_program { Ok((table, Made::Otherwise)) } else { Err(Unled::Unknown) }
 }
 
 /// A segment to be written and executed.
@@ -118,10 +115,7 @@ pub fn can_be_led(fd: i32) -> Result<(), Unled> {
     let texts = texts.iter().flatten().map(Text::bytes);
     match made {
         Made::ByGo => sites::sites(texts, Threads::OfRuntime).map(|_| ()).ok_or(Unled::Go),
-        Made::Otherwise => windows::windows(texts).map(|_| ()).map_err(|refusal| match refusal {
-            Refusal::Glibc(_) => Unled::Glibc,
-            other => Unled::Calls(other),
-        }),
+        Made::Otherwise => windows::windows(texts).map(|_| ()).map_err(Unled::Calls),
     }
 }
 

@@ -25,7 +25,7 @@ impl Display for Unled {
     fn fmt(&self, to: &mut Formatter<'_>) -> Result {
         match self {
             Unled::Unknown => to.write_str("by no linker that is known here"),
-            Unled::Glibc => to.write_str("with glibc, whose system calls are left alone"),
+            Unled::Glibc => to.write_str(GLIBC),
             Unled::Open => to.write_str("with memory that is both written and executed"),
             Unled::Go => to.write_str("by a Go whose system calls are not known here (1.19 and later are)"),
             #[cfg(target_arch = "x86_64")]
@@ -34,6 +34,8 @@ impl Display for Unled {
     }
 }
 
+const GLIBC: &str = "with glibc, whose system calls are left alone";
+
 #[cfg(target_arch = "x86_64")]
 fn calls(refusal: Refusal, to: &mut Formatter<'_>) -> Result {
     match refusal {
@@ -41,7 +43,8 @@ fn calls(refusal: Refusal, to: &mut Formatter<'_>) -> Result {
         Refusal::Unclear(at) => {
             write!(to, "and what stands at {at:#x} of its text may be a system call, or not")
         }
-        Refusal::Neighbours(at) | Refusal::Glibc(at) => {
+        Refusal::Glibc(_) => to.write_str(GLIBC),
+        Refusal::Neighbours(at) => {
             write!(to, "and the system call at {at:#x} of its text cannot be replaced")
         }
     }

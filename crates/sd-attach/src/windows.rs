@@ -141,7 +141,7 @@ const SHORT_LEN: u8 = 2;
 const STARTS: usize = 16;
 /// So many of these must come to the same instructions.
 const AGREE: usize = 3;
-/// Of an instruction, which may be replaced with it.
+/// So many neighbours of an instruction may be replaced with it.
 const NEIGHBOURS: usize = 6;
 /// Bytes before the instruction that may be replaced, and as many behind.
 const NEAR: usize = 32;
@@ -283,8 +283,9 @@ struct Chain {
     /// One begins at the place itself.
     hits: bool,
     sets_rax: bool,
-    /// So many, of which the last four begin where `last` says, each at its number modulo four.
+    /// How many there are.
     count: usize,
+    /// Where the last four begin: the one of number n at n modulo four.
     last: [usize; 4],
     targets: Targets,
 }

@@ -28,12 +28,10 @@ pub(crate) const ROWS: &[Row] = &[Row {
     scenarios: "nginx-",
     features: "master and workers, sendfile, keep-alive and short connections, reload, crashes, drop of privileges",
     load: Some(Load {
-        unit: "requests/s of 64 bytes, wrk, 50 connections",
+        unit: UNIT,
         rate: |lab, side| {
             let nginx = Nginx::start(lab, side, &Workers { count: 1, user: &own_user() })?;
-            let output = lab.run(side, "wrk", &["-t1", "-c50", "-d2s", &nginx.url("64")], LIMIT)?;
-            stop(nginx)?;
-            require_clean(&output)
+            rate(lab, side, nginx)
         },
     }),
 }];
@@ -41,6 +39,16 @@ pub(crate) const ROWS: &[Row] = &[Row {
 const PROGRAMS: &[&str] = &["nginx", "wrk", "curl"];
 const LIMIT: Duration = Duration::from_secs(40);
 const FILE_BYTES: [usize; 8] = [1, 64, 1000, 4096, 65_537, 1_000_000, 10_000_000, 100_000_000];
+
+/// Of [`rate`].
+pub(crate) const UNIT: &str = "requests/s of 64 bytes, wrk, 50 connections";
+
+/// What it serves, and its end.
+pub(crate) fn rate(lab: &Lab, side: Side, nginx: Nginx) -> Result<f64> {
+    let output = lab.run(side, "wrk", &["-t1", "-c50", "-d2s", &nginx.url("64")], LIMIT)?;
+    stop(nginx)?;
+    require_clean(&output)
+}
 
 fn start(lab: &Lab, side: Side) -> Result<Nginx> {
     Nginx::start(lab, side, &Workers { count: 4, user: &own_user() })

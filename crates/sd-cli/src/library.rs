@@ -9,8 +9,12 @@ pub const FILE: &str = "libsd.so";
 
 /// Whether one of the two libraries is in a process, by its `/proc/PID/maps`: this one, or that for programs without libc.
 pub fn is_mapped(maps: &[u8]) -> bool {
-    let names = [FILE.as_bytes(), sd_attach::FILE.to_bytes()].map(|name| [b"/", name].concat());
-    names.iter().any(|name| maps.windows(name.len()).any(|window| window == name))
+    let names = [FILE.as_bytes(), sd_attach::FILE.to_bytes()];
+    maps.split(|byte| *byte == b'\n').any(|line| {
+        // Of a file that was replaced since.
+        let line = line.strip_suffix(b" (deleted)").unwrap_or(line);
+        names.iter().any(|name| line.strip_suffix(*name).is_some_and(|folder| folder.ends_with(b"/")))
+    })
 }
 
 /// The library: SD_LIB, else beside this program, else in ../lib/socksdirect of it.
@@ -74,6 +78,17 @@ mod tests {
         let value = preload(library, Some(OsStr::new("a.so /x/libsd.so:b.so"))).unwrap();
         assert_eq!(value, "/x/libsd.so:a.so:b.so");
         assert!(preload(Path::new("/a b/libsd.so"), None).is_err());
+    }
+
+    #[test]
+    fn it_is_seen_in_maps() {
+        let line =
+            |name: &str| format!("7f00-7f01 r--p 0 00:00 0 /bin/true\n7f10-7f11 r-xp 0 00:00 0   {name}\n");
+        let is_seen = |name: &str| is_mapped(line(name).as_bytes());
+        assert!(
+            is_seen("/x/libsd.so") && is_seen("/x/libsd.so (deleted)") && is_seen("/libsd-freestanding.so")
+        );
+        assert!(!is_seen("/x/alibsd.so") && !is_seen("/x/libsd.so.1") && !is_mapped(b""));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! descriptors that were closed: `sd run` must hand on to the program exactly what it was given.
 #![cfg_attr(not(test), no_main)]
 
+mod absent;
 mod bench;
 mod demote;
 mod detach;

@@ -58,26 +58,27 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
         sd_cli::failure::warn("warning: there are more connections than the monitor shows");
     }
     if options.json {
-        return print(&format!("{}\n", document(status)));
+        let unregistered: Vec<Value> = crate::unregistered::all(&socket).map(Value::from).collect();
+        return print(&format!("{}\n", document(status, unregistered)));
     }
     if options.memory {
         return print(&memory(&status)?);
     }
     print(&table(&status)?)?;
     print(&engines(&status))?;
-    crate::unregistered::notes(&socket).iter().for_each(|note| sd_cli::failure::warn(note));
+    crate::unregistered::all(&socket).for_each(|one| sd_cli::failure::warn(&one.to_string()));
     Ok(())
 }
 
-/// `{"monitor":{...},"connections":[...],"listeners":[...]}`.
-fn document(status: Value) -> Value {
+/// `{"monitor":{...},"connections":[...],"listeners":[...],"unregistered":[...]}`.
+fn document(status: Value, unregistered: Vec<Value>) -> Value {
     let mut monitor = match status {
         Value::Object(fields) => fields,
         _ => Map::new(),
     };
     let mut take = |name: &str| monitor.remove(name).unwrap_or_else(|| json!([]));
     let (connections, listeners) = (take("connections"), take("listeners"));
-    json!({ "monitor": monitor, "connections": connections, "listeners": listeners })
+    json!({ "monitor": monitor, "connections": connections, "listeners": listeners, "unregistered": unregistered })
 }
 
 fn table(status: &Value) -> Result<String> {
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn document_keeps_what_the_monitor_said() {
-        let document = document(status());
+        let document = document(status(), Vec::new());
         assert_eq!(document["monitor"]["pid"], 3);
         assert_eq!(document["connections"][1]["path"], "kernel");
         assert_eq!(document["listeners"][0]["backlog"], 511);

@@ -1,6 +1,9 @@
-//! Programs that have the library, and TCP sockets, and are unknown to the monitor: their connections are the kernel's,
+//! Programs that have the library, or should have it, and TCP sockets, and are unknown to the monitor: their connections are the kernel's,
 //! and no line of `sd ss` would show them. Found below /proc, as far as this user may look there.
 
+use crate::absent;
+use serde_json::{Value, json};
+use std::fmt::{Display, Formatter, Result};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,18 +13,44 @@ use std::path::Path;
 const AT_NULL: u64 = 0;
 const AT_SECURE: u64 = 23;
 
-/// A sentence for each such program that would look for its monitor at `socket`.
-pub(crate) fn notes(socket: &Path) -> Vec<String> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| *pid != std::process::id()).filter_map(|pid| note(pid, socket)).collect()
+/// A program of which the monitor knows nothing, though it was started to be known.
+pub(crate) struct Unregistered {
+    pid: u32,
+    comm: String,
+    has_library: bool,
+    reason: String,
 }
 
-fn note(pid: u32, socket: &Path) -> Option<String> {
+impl Display for Unregistered {
+    fn fmt(&self, to: &mut Formatter<'_>) -> Result {
+        let Unregistered { pid, comm, reason, .. } = self;
+        let has = if self.has_library { "has" } else { "has not" };
+        write!(
+            to,
+            "note: {comm} (process {pid}) {has} the library, and its TCP sockets are the kernel's: {reason}"
+        )
+    }
+}
+
+impl From<Unregistered> for Value {
+    fn from(of: Unregistered) -> Value {
+        json!({"pid": of.pid, "comm": of.comm, "has_library": of.has_library, "reason": of.reason})
+    }
+}
+
+/// Each such program that would look for its monitor at `socket`, or whose exec left it without the library.
+pub(crate) fn all(socket: &Path) -> impl Iterator<Item = Unregistered> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| *pid != std::process::id()).filter_map(|pid| one(pid, socket))
+}
+
+fn one(pid: u32, socket: &Path) -> Option<Unregistered> {
     let root = format!("/proc/{pid}");
     let maps = fs::read(format!("{root}/maps")).ok()?;
-    if !sd_cli::library::is_mapped(&maps) || is_registered(&root, &maps) || !crate::young::has_tcp(pid as i32)
-    {
+    let has_library = sd_cli::library::is_mapped(&maps);
+    let is_one = if has_library { !is_registered(&root, &maps) } else { absent::is_named(&root) };
+    if !is_one || !crate::young::has_tcp(pid as i32) {
         return None;
     }
     let named = variable(&root, b"SD_MONITOR=");
@@ -29,19 +58,22 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
         return None;
     }
     let name = fs::read_to_string(format!("{root}/comm")).unwrap_or_default();
-    let reason = if is_secure(&root) {
+    let absence = absent::why(&root, &maps);
+    let reason = absence.map_or_else(|| why_unknown(&root, socket).to_owned(), |absence| absence.reason);
+    Some(Unregistered { pid, comm: name.trim().to_owned(), has_library, reason })
+}
+
+/// Of one that has the library.
+fn why_unknown(root: &str, socket: &Path) -> &'static str {
+    if is_secure(root) {
         "its exec gave it rights (set-user-id or file capabilities), so it is left alone"
-    } else if is_elsewhere(&root) {
+    } else if is_elsewhere(root) {
         "it is in another user namespace, and does not believe the monitor; sd doctor in there says why"
     } else if promotes(socket) {
         "it has not registered: none of its own connections has lasted, or sd doctor in its environment says why"
     } else {
         "it is not registered with the monitor; sd doctor in its environment says why"
-    };
-    Some(format!(
-        "note: {} (process {pid}) has the library, and its TCP sockets are the kernel's: {reason}",
-        name.trim()
-    ))
+    }
 }
 
 /// Whether processes register there only when a connection lasts (ADR 79, ADR 94).

@@ -6,7 +6,7 @@ use super::Scenario;
 use super::mixed_tools::compile;
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail};
+use harness::{Result, fail, product, ss};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +15,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("own-calls", &["gcc", "/usr/include/stdio.h", "python3"], own_calls).limit_s(60),
     Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| musl(lab, &[])).limit_s(30),
     Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| musl(lab, &["-static"])).limit_s(30),
+    Scenario::new("left-alone-is-named", &["gcc", "/usr/include/stdio.h", "python3"], left_alone).limit_s(30),
 ];
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -72,3 +73,33 @@ fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
     }
     Ok(())
 }
+
+/// A static program of glibc's serves a client of ours over the kernel, and `sd ss` and `sd doctor` say why.
+fn left_alone(lab: &mut Lab) -> Result<()> {
+    const WHY: &str = "it is statically linked, with glibc, whose system calls are left alone";
+    let echo = compile(lab, "glibc-static", include_str!("../c/echo.c"), &["-static"])?;
+    let port = free_port()?;
+    let text = port.to_string();
+    let server = lab.serve(Side::Sd, port, &echo, &["serve", &text])?;
+    lab.run(Side::Sd, "python3", &["-c", CONNECT, &text], LIMIT)?;
+    if !lab.is_oracle() {
+        let known = ss::document(&product::sd(), &lab.socket())?;
+        let named = known["unregistered"].as_array().into_iter().flatten();
+        let mut reasons = named.filter(|one| one["pid"] == server.pid()).map(|one| one["reason"].as_str());
+        if reasons.next() != Some(Some(WHY)) {
+            fail!("sd ss says {}", known["unregistered"]);
+        }
+        let mut doctor = Command::new(product::sd());
+        doctor.args(["doctor", "--pid", &server.pid().to_string()]).env("SD_MONITOR", lab.socket());
+        let said = Proc::start(&mut doctor, "sd", lab.path())?.wait(LIMIT)?.text();
+        if !said.contains(WHY) {
+            fail!("sd doctor says {said}");
+        }
+    }
+    server.terminate(LIMIT)?;
+    Ok(())
+}
+
+/// One conversation.
+const CONNECT: &str = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.sendall(b'word'); \
+     assert s.recv(4) == b'word'; s.close()";

@@ -1,16 +1,17 @@
 //! `sd doctor --pid PID`: why the connections of a process that runs already are the kernel's.
 
 use super::{Check, Verdict, go};
+use crate::absent::{self, Absence, inside};
 use crate::unregistered as look;
 use sd_cli::client::Silence;
+use sd_cli::place;
 use sd_cli::status::{self, Connection};
-use sd_cli::{library, place};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub(super) fn checks(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
     let root = format!("/proc/{pid}");
@@ -49,44 +50,11 @@ pub(super) fn checks(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
 /// Whether the library is in it; and if not, who has lost it.
 fn preloaded(root: &str, maps: &[u8]) -> Check {
     let name = "library";
-    let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
-    if library::is_mapped(maps) {
-        return Check::ok(name, "it is loaded");
+    match absent::why(root, maps) {
+        None => Check::ok(name, "it is loaded"),
+        Some(Absence { reason, advice, is_meant: true }) => Check::warn(name, reason, advice),
+        Some(absence) => Check::fail(name, format!("it is not loaded: {}", absence.reason), absence.advice),
     }
-    let named = look::variable(root, b"LD_PRELOAD=").unwrap_or_default();
-    let named = OsString::from_vec(named);
-    let ours = library::entries(&named).find(|entry| library::is_ours(entry)).map(OsStr::from_bytes);
-    if look::is_secure(root) {
-        let advice = "none: such programs are left alone";
-        return Check::warn(name, "its exec gave it rights (set-user-id or file capabilities)", advice);
-    }
-    if !has(b"/ld-linux") && !has(b"/ld-") {
-        let advice = "a Go program is served when it is started under sd run, by Go 1.19 or later, where ptrace(2) is allowed; \
-                      other static programs are not";
-        return Check::fail(name, "it is not loaded: the program is linked statically", advice);
-    }
-    match ours {
-        None => Check::fail(
-            name,
-            "it is not loaded: LD_PRELOAD is not in the environment that it was started with",
-            "whoever started it has cleared that (sudo, su, env -i, a service manager): start it by sd run in there",
-        ),
-        Some(path) if !inside(root, Path::new(path)).exists() => Check::fail(
-            name,
-            format!("it is not loaded: {} is not in its mount namespace", path.display()),
-            "mount or copy the library to that place",
-        ),
-        Some(path) => Check::fail(
-            name,
-            format!("{} is there, and is not loaded", path.display()),
-            "the dynamic linker has said why on its standard error: another C library, or an older one",
-        ),
-    }
-}
-
-/// A path as the process sees it.
-fn inside(root: &str, path: &Path) -> PathBuf {
-    Path::new(&format!("{root}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// Whether it can reach the monitor that we ask.

@@ -20,8 +20,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("go-static-busy", GO, |lab| busy_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-static-heir", GO, |lab| heir_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-mixed", GO, mixed).limit_s(BUILD_S + 60).extra(),
-    Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], caddy).limit_s(90).extra(),
-    Scenario::new("prometheus-scrapes", &["prometheus", "curl", "wrk"], prometheus).limit_s(90).extra(),
+    Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], |lab| caddy(lab, "caddy"))
+        .limit_s(90)
+        .extra(),
+    Scenario::new("prometheus-scrapes", &["prometheus", "curl", "wrk"], |lab| prometheus(lab, "prometheus"))
+        .limit_s(90)
+        .extra(),
 ];
 
 pub(crate) const ROWS: &[Row] = &[
@@ -67,7 +71,7 @@ pub(crate) const ROWS: &[Row] = &[
         load: Some(Load {
             unit: "requests/s of 64 bytes, wrk, 50 connections",
             rate: |lab, side| {
-                let caddy = Caddy::start(lab, side)?;
+                let caddy = Caddy::start(lab, side, "caddy")?;
                 let rate = http::wrk(lab, side, &caddy.url("64"), 50, false)?;
                 caddy.process.terminate(GRACE)?;
                 Ok(rate)
@@ -81,8 +85,8 @@ const HTTP: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "wrk", "curl", "pyt
 const ECHO_GO: &str = include_str!("../go/echo.go");
 const LIMIT: Duration = Duration::from_secs(40);
 pub(super) const GRACE: Duration = Duration::from_secs(10);
-/// The standard library is compiled once, and kept.
-pub(super) const BUILD_S: u64 = 300;
+/// What is compiled is kept: the standard library, and the modules of large servers.
+pub(super) const BUILD_S: u64 = 900;
 
 /// Whether libc is linked into a program: with it Go's threads are libc's, and the dynamic linker loads the library.
 #[derive(Clone, Copy)]
@@ -248,7 +252,7 @@ struct Caddy {
 }
 
 impl Caddy {
-    fn start(lab: &Lab, side: Side) -> Result<Caddy> {
+    fn start(lab: &Lab, side: Side, program: &str) -> Result<Caddy> {
         let port = free_port()?;
         let root = lab.path().join(format!("files-{port}"));
         std::fs::create_dir_all(&root)?;
@@ -262,7 +266,7 @@ impl Caddy {
             ),
         )?;
         let args = ["run", "--config", &config.display().to_string(), "--adapter", "caddyfile"];
-        let process = lab.serve(side, port, "caddy", &args)?;
+        let process = lab.serve(side, port, program, &args)?;
         Ok(Caddy { process, port, root })
     }
 
@@ -271,9 +275,9 @@ impl Caddy {
     }
 }
 
-fn caddy(lab: &mut Lab) -> Result<()> {
+pub(super) fn caddy(lab: &Lab, program: &str) -> Result<()> {
     each(|server, client| {
-        let caddy = Caddy::start(lab, server)?;
+        let caddy = Caddy::start(lab, server, program)?;
         let watch = lab.watch(caddy.port);
         http::files(lab, client, &caddy.root, &caddy.url(""))?;
         for (connections, is_short) in [(50, false), (20, true)] {
@@ -283,7 +287,7 @@ fn caddy(lab: &mut Lab) -> Result<()> {
         caddy.process.terminate(GRACE)?;
         Ok(())
     })?;
-    let caddy = Caddy::start(lab, Side::Sd)?;
+    let caddy = Caddy::start(lab, Side::Sd, program)?;
     let steady = Steady::start(lab, Side::Sd, caddy.port, "/64", 64)?;
     std::thread::sleep(Duration::from_secs(1));
     steady.finish()?;
@@ -292,7 +296,7 @@ fn caddy(lab: &mut Lab) -> Result<()> {
 }
 
 /// It asks itself, ten times a second, and is asked.
-fn prometheus(lab: &mut Lab) -> Result<()> {
+pub(super) fn prometheus(lab: &Lab, program: &str) -> Result<()> {
     let port = free_port()?;
     let config = lab.path().join("prometheus.yml");
     let text = format!(
@@ -302,7 +306,7 @@ fn prometheus(lab: &mut Lab) -> Result<()> {
     let (config, store) = (config.display().to_string(), lab.path().join("prometheus").display().to_string());
     let (config, store) = (format!("--config.file={config}"), format!("--storage.tsdb.path={store}"));
     let listen = format!("--web.listen-address=127.0.0.1:{port}");
-    let process = lab.serve(Side::Sd, port, "prometheus", &[&config, &store, &listen])?;
+    let process = lab.serve(Side::Sd, port, program, &[&config, &store, &listen])?;
     let watch = lab.watch(port);
     http::wrk(lab, Side::Sd, &format!("http://127.0.0.1:{port}/metrics"), 8, false)?;
     let query = format!("http://127.0.0.1:{port}/api/v1/query?query=up");

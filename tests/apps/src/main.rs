@@ -20,6 +20,7 @@ mod files;
 mod ftp;
 mod go;
 mod go_messages;
+mod go_servers;
 mod haproxy;
 mod hosts;
 mod http;
@@ -146,6 +147,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     runtimes::SCENARIOS,
     go::SCENARIOS,
     go_messages::SCENARIOS,
+    go_servers::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -195,6 +197,7 @@ const ROWS: &[&[table::Row]] = &[
     runtimes::ROWS,
     go::ROWS,
     go_messages::ROWS,
+    go_servers::ROWS,
     statics::ROWS,
 ];
 

@@ -14,9 +14,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .extra(),
     Scenario::new("tinyproxy-http-and-connect", &["tinyproxy", "nginx", "curl"], proxy).limit_s(120).extra(),
     Scenario::new("dns-dnsmasq-tcp", &["dnsmasq", "kdig"], names).limit_s(120).extra(),
-    Scenario::new("etcd-with-accelerated-clients", &["etcd", "etcdctl", "curl", "wrk"], etcd)
-        .limit_s(120)
-        .extra(),
+    Scenario::new("etcd-with-accelerated-clients", &["etcd", "etcdctl", "curl", "wrk"], |lab| {
+        etcd(lab, ["etcd", "etcdctl"])
+    })
+    .limit_s(120)
+    .extra(),
     Scenario::new("meters-sockperf", &["sockperf"], sockperf).limit_s(120).extra(),
     Scenario::new("meters-qperf", &["qperf"], qperf).limit_s(120).extra(),
 ];
@@ -220,7 +222,7 @@ fn names(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-fn start_etcd(lab: &Lab, side: Side, clients: u16, store: &str) -> Result<Proc> {
+fn start_etcd(lab: &Lab, side: Side, program: &str, clients: u16, store: &str) -> Result<Proc> {
     let peers = free_port()?;
     let (urls, peer_urls) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
     let cluster = format!("default={peer_urls}");
@@ -238,13 +240,13 @@ fn start_etcd(lab: &Lab, side: Side, clients: u16, store: &str) -> Result<Proc> 
         "--initial-cluster",
         &cluster,
     ];
-    lab.serve(side, clients, "etcd", &args)
+    lab.serve(side, clients, program, &args)
 }
 
 fn etcd_rate(lab: &Lab, side: Side) -> Result<f64> {
     let port = free_port()?;
     let store = lab.path().join("etcd").display().to_string();
-    let process = start_etcd(lab, side, port, &store)?;
+    let process = start_etcd(lab, side, "etcd", port, &store)?;
     let url = format!("http://127.0.0.1:{port}/version");
     let rate = http::wrk(lab, side, &url, 20, false)?;
     process.terminate(LIMIT)?;
@@ -252,20 +254,20 @@ fn etcd_rate(lab: &Lab, side: Side) -> Result<f64> {
 }
 
 /// A Go program makes its system calls itself, and they come to us (ADR 108). Its clients are ours, and another Go program.
-fn etcd(lab: &mut Lab) -> Result<()> {
+pub(super) fn etcd(lab: &Lab, [program, control]: [&str; 2]) -> Result<()> {
     let (clients, store) = (free_port()?, lab.path().join("etcd").display().to_string());
     let urls = format!("http://127.0.0.1:{clients}");
     for restart in [false, true] {
-        let process = start_etcd(lab, Side::Sd, clients, &store)?;
-        let control = |args: &[&str]| -> Result<String> {
-            let mut command = lab.command(Side::Sd, "etcdctl", args)?;
+        let process = start_etcd(lab, Side::Sd, program, clients, &store)?;
+        let controlled = |args: &[&str]| -> Result<String> {
+            let mut command = lab.command(Side::Sd, control, args)?;
             command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", &urls);
             Ok(Proc::start(&mut command, "etcdctl", lab.path())?.wait(LIMIT)?.ok()?.text())
         };
         if !restart {
-            control(&["put", "key", "value"])?;
+            controlled(&["put", "key", "value"])?;
         }
-        if control(&["get", "key", "--print-value-only"])? != "value\n" {
+        if controlled(&["get", "key", "--print-value-only"])? != "value\n" {
             fail!("etcd lost a value; restarted: {restart}");
         }
         let watch = lab.watch(clients);

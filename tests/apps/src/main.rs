@@ -7,6 +7,7 @@
 
 mod appservers;
 mod brokers;
+mod busybox;
 mod carriers;
 mod cost;
 mod crash;
@@ -148,6 +149,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     go::SCENARIOS,
     go_messages::SCENARIOS,
     go_servers::SCENARIOS,
+    busybox::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -198,6 +200,7 @@ const ROWS: &[&[table::Row]] = &[
     go::ROWS,
     go_messages::ROWS,
     go_servers::ROWS,
+    busybox::ROWS,
     statics::ROWS,
 ];
 

@@ -6,7 +6,7 @@ use core::ffi::CStr;
 /// Which files are programs that the library can be brought into.
 pub mod program {
     /// None.
-    pub fn is_static(_: i32) -> Option<core::convert::Infallible> {
+    pub fn without_libc(_: i32) -> Option<core::convert::Infallible> {
         None
     }
 

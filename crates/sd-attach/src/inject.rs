@@ -10,6 +10,7 @@
 
 use crate::elf::ENTRY_LEN;
 use crate::library::{Library, PAGE, Segment};
+use crate::program::without_libc;
 use crate::ptrace::Tracee;
 use libc::user_regs_struct;
 use sd_sys::{Errno, Result, check, fd};
@@ -53,15 +54,17 @@ fn start(tracee: Tracee, library: &Library, path: &[u8]) -> Result<()> {
 /// Where a `syscall` instruction is in the program: the vDSO has some, for what it cannot do itself (vdso(7)). An
 /// error also where the program is one to be left alone.
 fn find_syscall(tracee: Tracee, first: &user_regs_struct) -> Result<u64> {
-    let (mut vdso, mut header_len) = (0, 0);
+    let (mut vdso, mut header_len, mut linker) = (0, 0, 0);
     let mut is_ours = first.cs == CODE_SEGMENT;
     auxiliary(tracee, first.rsp, |key, value| match key {
         libc::AT_SYSINFO_EHDR => vdso = value,
         libc::AT_PHENT => header_len = value,
-        // The interpreter's address; whether the program has got rights.
-        libc::AT_BASE | libc::AT_SECURE => is_ours &= value == 0,
+        libc::AT_BASE => linker = value,
+        // Whether the program has got rights.
+        libc::AT_SECURE => is_ours &= value == 0,
         _ => {}
     })?;
+    is_ours &= linker == 0 || needs_no_library(tracee);
     if !is_ours || header_len != ENTRY_LEN as u64 || vdso == 0 {
         return Err(Errno::ENOSYS);
     }
@@ -74,6 +77,13 @@ fn find_syscall(tracee: Tracee, first: &user_regs_struct) -> Result<u64> {
         }
     }
     Err(Errno::ENOSYS)
+}
+
+/// Whether a program that has a dynamic linker is without libc all the same.
+fn needs_no_library(tracee: Tracee) -> bool {
+    let mut path = [0; _];
+    let file = fd::open_to_read(sd_sys::rights::name(&mut path, tracee.0, b"/exe"));
+    file.is_ok_and(|file| without_libc(file.raw()).is_some())
 }
 
 /// The auxiliary vector, on a new program's stack: argc, arguments, 0, environment, 0, pairs up to one with key 0

@@ -34,7 +34,8 @@
 //! | rdx | how long that mapping is, in bytes. It is one reservation: what no segment takes has no access |
 //! | others | as execve(2) leaves them: zero |
 //!
-//! The program's first instruction is AT_ENTRY of the auxiliary vector; it gets rsp as it was, and rdx = 0.
+//! The next instruction is what the kernel would have begun with: AT_ENTRY of the auxiliary vector, or the dynamic linker's (AT_BASE) first one;
+//! it gets rsp as it was, and rdx = 0.
 //!
 //! Where orphans come to the process (the first one of a PID namespace, PR_SET_CHILD_SUBREAPER) the tracer is its child. The library
 //! waits for it by `wait4(rdi, .., __WALL, ..)`; elsewhere that is ECHILD. There a SIGCHLD may be pending, if the program blocks it.
@@ -47,8 +48,8 @@
 //!   change the action of that.
 //! - The library's file may be replaced meanwhile: what has been mapped has the headers by which it was mapped, or it
 //!   is unmapped.
-//! - Interpreted (dynamic) programs, those of other processors' modes, and those that have been given rights
-//!   (AT_SECURE) are left alone.
+//! - Programs of other processors' modes, those that have been given rights (AT_SECURE), and interpreted (dynamic) ones but for Go's that need no
+//!   library are left alone.
 //! - [`accompany`] and [`Tracer::dismiss`] are async-signal-safe, allocate nothing, and work in the child of a
 //!   vfork(2) and in any thread.
 //!

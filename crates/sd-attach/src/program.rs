@@ -1,4 +1,5 @@
-//! Which files are programs that the library can be brought into: those that no dynamic linker loads, of Go's own linker, or of musl's libc.
+//! Which files are programs that the library can be brought into: those that no dynamic linker loads, of Go's own linker, or of musl's libc; and
+//! those of Go's that have one, and no library (`-buildmode=pie` without cgo).
 
 use crate::elf::{self, Entry};
 use crate::sites::{self, Threads};
@@ -19,8 +20,8 @@ pub enum Made {
     Otherwise,
 }
 
-/// Whether a file is a static program, by its headers, and which; `None`: it is none, or one of glibc's.
-pub fn is_static(fd: i32) -> Option<Made> {
+/// Whether a file is a program without libc of its own, by its headers, and which; `None`: it is none, or one of glibc's.
+pub fn without_libc(fd: i32) -> Option<Made> {
     let mut start = [0u8; START_LEN];
     headers(fd, &mut start).ok().map(|(_, made)| made)
 }
@@ -30,7 +31,8 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
     let len = read_at(fd, start, 0).ok_or(Unled::Unknown)?;
     let start = start.get(..len).unwrap_or(&[]);
     let (table, _) = elf::table(start).ok_or(Unled::Unknown)?;
-    if elf::entries(table).any(|entry| entry.kind == libc::PT_INTERP) {
+    let has_linker = elf::entries(table).any(|entry| entry.kind == libc::PT_INTERP);
+    if has_linker && !may_need_none(table) {
         return Err(Unled::Unknown);
     }
     // Three words, then the name.
@@ -39,8 +41,11 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
             notes(fd, note).any(|(found, bytes)| kind.is_none_or(|kind| kind == found) && bytes == *name)
         })
     };
-    if has_note(None, b"Go\0\0") {
+    if has_note(None, b"Go\0\0") && (!has_linker || needs_none(fd, table)) {
         return Ok((table, Made::ByGo));
+    }
+    if has_linker {
+        return Err(Unled::Unknown);
     }
     // Instructions that are written while it runs are led by nobody.
     let is_open = |entry: Entry| entry.kind == libc::PT_LOAD && entry.flags & OPEN == OPEN;
@@ -86,18 +91,36 @@ const NOTES_MAX: usize = 4;
 
 /// Whether an ET_DYN is to be executed, and no library, as dynamic linkers are (DF_1_PIE, elf.h).
 fn is_executable(fd: i32, dynamic: Entry) -> bool {
-    const DT_NULL: u64 = 0;
     const DT_FLAGS_1: u64 = 0x6fff_fffb;
     const DF_1_PIE: u64 = 0x0800_0000;
+    has_tag(fd, dynamic, |tag, flags| tag == DT_FLAGS_1 && flags & DF_1_PIE != 0).unwrap_or(false)
+}
+
+/// Whether it is worth a look whether such a program needs libraries: Go's linker puts instructions first. Most programs are not looked at further.
+fn may_need_none(table: &[u8]) -> bool {
+    let first = elf::entries(table).find(|entry| entry.kind == libc::PT_LOAD);
+    first.is_some_and(|first| first.flags & libc::PF_X != 0)
+}
+
+/// It has a dynamic linker, and no library that this would load.
+fn needs_none(fd: i32, table: &[u8]) -> bool {
+    const DT_NEEDED: u64 = 1;
+    let dynamic = elf::entries(table).find(|entry| entry.kind == libc::PT_DYNAMIC);
+    dynamic.is_some_and(|dynamic| has_tag(fd, dynamic, |tag, _| tag == DT_NEEDED) == Some(false))
+}
+
+/// Whether one of the first entries of a dynamic section is so; `None` if it cannot be read.
+fn has_tag(fd: i32, dynamic: Entry, is_one: impl Fn(u64, u64) -> bool) -> Option<bool> {
+    const DT_NULL: u64 = 0;
     let mut bytes = [0u8; 512];
     let len = usize::try_from(dynamic.file_len).map_or(bytes.len(), |len| len.min(bytes.len()));
-    let Some(bytes) = bytes.get_mut(..len) else { return false };
+    let bytes = bytes.get_mut(..len)?;
     if read_at(fd, bytes, dynamic.offset) != Some(len) {
-        return false;
+        return None;
     }
     let words = |entry: &[u8; 16]| (elf::number(entry, 0, 8), elf::number(entry, 8, 8));
     let mut entries = bytes.as_chunks().0.iter().map(words).take_while(|(tag, _)| *tag != Some(DT_NULL));
-    entries.any(|(tag, value)| tag == Some(DT_FLAGS_1) && value.is_some_and(|flags| flags & DF_1_PIE != 0))
+    Some(entries.any(|(tag, value)| tag.zip(value).is_some_and(|(tag, value)| is_one(tag, value))))
 }
 
 /// Whether the library could lead such a program's system calls, or why not: this reads all its text.

@@ -73,9 +73,12 @@ impl Executed {
         (len > 0 && user != 0).then_some("has file capabilities")
     }
 
-    /// Whether the kernel starts it without the dynamic linker, which alone loads the library.
-    pub fn is_static(&self) -> bool {
-        elf_is_static(&self.start)
+    /// Whether no dynamic linker loads the library that needs libc: there is none, or no libc.
+    pub fn is_without_libc(&self) -> bool {
+        let file = || std::fs::File::open(&self.path).ok();
+        let is_known =
+            || file().is_some_and(|file| sd_attach::program::without_libc(file.as_raw_fd()).is_some());
+        elf_is_static(&self.start) || is_known()
     }
 
     /// Whether the library can be brought into this static program, or why not.
@@ -166,7 +169,7 @@ mod tests {
             "cut off: not known"
         );
         let own = std::env::current_exe().unwrap();
-        let is_static = |name: &OsStr| Executed::of(name).is_some_and(|found| found.is_static());
+        let is_static = |name: &OsStr| Executed::of(name).is_some_and(|found| found.is_without_libc());
         assert!(!is_static(own.as_os_str()) && !is_static(OsStr::new("/nonexistent")));
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
     let tracer = found
-        .filter(|found| rights.is_none() && found.is_static())
+        .filter(|found| rights.is_none() && found.is_without_libc())
         .and_then(|found| accompany(name?, &found, &library));
     let failure = program::become_program(&options.command);
     if let Some(tracer) = tracer {

@@ -35,7 +35,20 @@ unsafe extern "C" fn start(tracer: c_int, stack: *const usize) -> usize {
             }
         }
     }
-    start.value(libc::AT_ENTRY).unwrap_or(0)
+    // SAFETY: by contract.
+    unsafe { next_instruction(&start) }
+}
+
+/// Where the kernel would have begun: in the program, or in its dynamic linker.
+///
+/// # Safety
+/// What the kernel has left.
+unsafe fn next_instruction(start: &Start) -> usize {
+    match start.value(libc::AT_BASE) {
+        None | Some(0) => start.value(libc::AT_ENTRY).unwrap_or(0),
+        // SAFETY: the kernel has mapped the linker there, whose file begins with its header.
+        Some(base) => base + unsafe { (base as *const Elf64_Ehdr).read() }.e_entry as usize,
+    }
 }
 
 /// Where orphans come to this process the tracer is a child, of which the program must not know. It has nothing left to do.

@@ -97,7 +97,7 @@ fn user_namespace(pid: i32) -> Option<(u64, u64)> {
 }
 
 /// `/proc/PID` and a file there, with a zero at the end.
-pub(crate) fn name<'a>(into: &'a mut [u8; 48], pid: i32, file: &[u8]) -> &'a [u8] {
+pub fn name<'a>(into: &'a mut [u8; 48], pid: i32, file: &[u8]) -> &'a [u8] {
     let (mut digits, mut count, mut rest) = ([0u8; 10], 0, pid.unsigned_abs());
     while rest > 0 || count == 0 {
         digits[count] = b'0' + (rest % 10) as u8;

@@ -19,6 +19,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("go-static-http", HTTP, |lab| web_of(lab, Libc::Without)).limit_s(BUILD_S + 90).extra(),
     Scenario::new("go-static-busy", GO, |lab| busy_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-static-heir", GO, |lab| heir_of(lab, Libc::Without)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-pie-echo", GO, |lab| echo_of(lab, Libc::Linked)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-pie-busy", GO, |lab| busy_of(lab, Libc::Linked)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-pie-heir", GO, |lab| heir_of(lab, Libc::Linked)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-mixed", GO, mixed).limit_s(BUILD_S + 60).extra(),
     Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], |lab| caddy(lab, "caddy"))
         .limit_s(90)
@@ -33,7 +36,7 @@ pub(crate) const ROWS: &[Row] = &[
         application: "Go net/http",
         version: &["go", "version"],
         scenarios: "go-",
-        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo, and static (measured)",
+        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo, position-independent without it, and static (measured)",
         load: Some(Load {
             unit: "requests/s of 64 bytes, wrk, 50 connections",
             rate: |lab, side| {
@@ -93,18 +96,23 @@ pub(super) const BUILD_S: u64 = 900;
 enum Libc {
     With,
     Without,
+    /// It is not, but a dynamic linker loads the program, which is position-independent.
+    Linked,
 }
 
 /// Compiles the program; where it is.
 fn build(lab: &Lab, libc: Libc) -> Result<String> {
     let source = lab.path().join("echo.go");
-    let (name, cgo, text) = match libc {
-        Libc::With => ("go-echo", "1", ECHO_GO.to_owned()),
-        Libc::Without => ("go-echo-static", "0", ECHO_GO.replace("import \"C\"\n", "")),
+    let own = || ECHO_GO.replace("import \"C\"\n", "");
+    let (name, cgo, mode, text) = match libc {
+        Libc::With => ("go-echo", "1", "default", ECHO_GO.to_owned()),
+        Libc::Without => ("go-echo-static", "0", "default", own()),
+        Libc::Linked => ("go-echo-pie", "0", "pie", own()),
     };
     std::fs::write(&source, text)?;
     let program = lab.path().join(name).display().to_string();
-    compile(lab, cgo, &["-o", &program, &source.display().to_string()], |_| {})?;
+    let mode = format!("-buildmode={mode}");
+    compile(lab, cgo, &[&mode, "-o", &program, &source.display().to_string()], |_| {})?;
     Ok(program)
 }
 
@@ -204,10 +212,10 @@ fn busy_of(lab: &mut Lab, libc: Libc) -> Result<()> {
     Ok(())
 }
 
-/// A static program talks with one that has libc, and each with itself.
+/// Programs with libc and without talk with each other.
 fn mixed(lab: &mut Lab) -> Result<()> {
-    let programs = [build(lab, Libc::With)?, build(lab, Libc::Without)?];
-    for (server, client) in [(0, 1), (1, 0), (1, 1)] {
+    let programs = [build(lab, Libc::With)?, build(lab, Libc::Without)?, build(lab, Libc::Linked)?];
+    for (server, client) in [(0, 1), (1, 0), (1, 1), (2, 0), (1, 2)] {
         let port = free_port()?;
         let text = port.to_string();
         let process = serve(lab, Side::Sd, port, &programs[server], &["server", &text])?;

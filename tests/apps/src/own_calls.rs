@@ -1,6 +1,6 @@
 //! Programs that the dynamic linker does not load the library into. A static one that makes its system calls and threads itself, as Go's runtime
-//! does, gets it however it is executed; it needs no Go, so this runs always, and `go` has the real ones. The same of programs of
-//! musl's, dynamic and static.
+//! does, gets it however it is executed; it needs no Go, so this runs always, and `go` has the real ones. So does one that has a dynamic linker
+//! and no library. The same of programs of musl's, dynamic and static.
 
 use super::Scenario;
 use super::mixed_tools::compile;
@@ -12,15 +12,23 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("own-calls", &["gcc", "/usr/include/stdio.h", "python3"], own_calls).limit_s(60),
+    Scenario::new("own-calls", &["gcc", "/usr/include/stdio.h", "python3"], |lab| {
+        own_calls(lab, &["-static"])
+    })
+    .limit_s(60),
+    Scenario::new("own-calls-linked", &["gcc", "/usr/include/stdio.h", "python3"], |lab| {
+        own_calls(lab, LINKED)
+    })
+    .limit_s(60),
     Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| musl(lab, &[])).limit_s(30),
     Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| musl(lab, &["-static"])).limit_s(30),
     Scenario::new("left-alone-is-named", &["gcc", "/usr/include/stdio.h", "python3"], left_alone).limit_s(30),
 ];
 
 const LIMIT: Duration = Duration::from_secs(20);
-const OPTIONS: &[&str] =
-    &["-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--build-id=none"];
+const OPTIONS: &[&str] = &["-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--build-id=none"];
+/// A dynamic linker that loads nothing for the program; instructions come first, as Go's linker lays it out.
+const LINKED: &[&str] = &["-pie", "-fPIE", "-Wl,-z,noseparate-code"];
 /// By posix_spawn(3), which no exec of the parent's is behind.
 const SPAWN: &str = "import os, sys; child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); \
      sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))";
@@ -28,8 +36,9 @@ const SPAWN: &str = "import os, sys; child = os.posix_spawn(sys.argv[1], sys.arg
 /// By what it is executed: execvp(3), a shell (vfork), posix_spawn(3).
 const WAYS: [&[&str]; 3] = [&["env"], &["sh", "-c", "\"$@\"; exit $?", "sh"], &["python3", "-c", SPAWN]];
 
-fn own_calls(lab: &mut Lab) -> Result<()> {
-    let program = compile(lab, "own-calls", include_str!("../c/own_calls.c"), OPTIONS)?;
+fn own_calls(lab: &mut Lab, options: &[&str]) -> Result<()> {
+    let options = [OPTIONS, options].concat();
+    let program = compile(lab, "own-calls", include_str!("../c/own_calls.c"), &options)?;
     for way in WAYS.into_iter().chain([&[] as &[&str]]) {
         let port = free_port()?;
         let watch = lab.watch(port);

@@ -42,7 +42,7 @@ unsafe extern "C" fn first(info: *mut dl_phdr_info, _: size_t, main: *mut c_void
     1
 }
 
-/// The main program, as the kernel has loaded it, with no dynamic linker. `None`: it has one.
+/// The main program, as the kernel has loaded it, with no dynamic linker, or with one that will load no library for it. `None`: another one.
 ///
 /// # Safety
 /// What the kernel has left on the stack of this program.
@@ -59,8 +59,9 @@ pub(super) unsafe fn of(start: &sd_sys::freestanding::Start) -> Option<Program> 
         (None, Some(first)) => first.p_vaddr as usize + size_of::<libc::Elf64_Ehdr>(),
         (None, None) => return None,
     };
+    let program = Program { base: at.wrapping_sub(address), headers };
     let is_static = headers.iter().all(|header| header.p_type != libc::PT_INTERP);
-    is_static.then_some(Program { base: at.wrapping_sub(address), headers })
+    (is_static || program.is_go() && program.needs_none()).then_some(program)
 }
 
 /// A part of the program.
@@ -83,6 +84,20 @@ impl Program {
             // SAFETY: a part of the program, of sixteen bytes at least: three words, and the name (elf(5)).
             let [len, _, _, name] = unsafe { (at as *const [[u8; 4]; 4]).read_unaligned() };
             len == 4u32.to_ne_bytes() && name == *NAME
+        })
+    }
+
+    /// There is no library that a dynamic linker would load for it.
+    #[cfg(sd_freestanding)]
+    fn needs_none(&self) -> bool {
+        const DT_NULL: u64 = 0;
+        const DT_NEEDED: u64 = 1;
+        let dynamic = self.headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC);
+        dynamic.is_some_and(|dynamic| {
+            let (at, count) = (self.base + dynamic.p_vaddr as usize, dynamic.p_memsz as usize / 16);
+            // SAFETY: a part of the program: pairs of words.
+            let tags = (0..count).map(|n| unsafe { (at as *const [u64; 2]).add(n).read_unaligned() }[0]);
+            tags.take_while(|tag| *tag != DT_NULL).all(|tag| tag != DT_NEEDED)
         })
     }
 

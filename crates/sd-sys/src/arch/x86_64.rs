@@ -276,6 +276,19 @@ pub unsafe fn set_block(block: *const Block) {
     unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, preserves_flags)) };
 }
 
+/// What GS leads to.
+///
+/// # Safety
+/// The kernel lets programs use GS (`FSGSBASE` of AT_HWCAP2).
+#[cfg(not(sd_freestanding))]
+#[inline]
+pub unsafe fn gs() -> usize {
+    let base;
+    // SAFETY: by contract; it reads a register.
+    unsafe { asm!("rdgsbase {}", out(reg) base, options(nostack, nomem, preserves_flags)) };
+    base
+}
+
 /// The calling thread's record.
 #[inline(always)]
 pub fn record() -> *const Record {

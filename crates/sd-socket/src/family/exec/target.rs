@@ -40,8 +40,8 @@ pub(super) enum Answer {
     NotLoaded,
 }
 
-/// Has the library brought into the program, where no dynamic linker would load it: a static one, in whose environment the library
-/// is named. Such a program is none that gives rights.
+/// Has the library brought into the program, where no dynamic linker would load the one with libc: one without libc, in whose environment
+/// the library is named. Such a program is none that gives rights.
 ///
 /// # Safety
 /// As for execve(2).
@@ -67,7 +67,7 @@ pub(super) unsafe fn wants_tracer(program: Program, environment: Environment) ->
         let Some(Some(fd)) = open(program) else { return false };
         let Some(fd) = executed(fd) else { return false };
         // The rest is asked about few programs; a filter may kill for what is to come.
-        sd_attach::program::is_static(fd.raw()).is_some()
+        sd_attach::program::without_libc(fd.raw()).is_some()
             && crate::process::env::may_accompany()
             && is_preloaded(environment)
             && has_plain_ids()

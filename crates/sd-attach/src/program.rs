@@ -13,8 +13,7 @@ const START_LEN: usize = 768;
 /// What such a program is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
-    /// By Go's linker: with the note of a build's id under Go's name. What is built without that note
-    /// (`-ldflags=-buildid=`) is not known as one.
+    /// By Go's linker: with the note of a build's id under Go's name, or data that begins with [`GO_DATA`].
     ByGo,
     /// Otherwise, and not with glibc, whose static programs have a note of the system (`.note.ABI-tag`).
     Otherwise,
@@ -41,7 +40,8 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
             notes(fd, note).any(|(found, bytes)| kind.is_none_or(|kind| kind == found) && bytes == *name)
         })
     };
-    if has_note(None, b"Go\0\0") && (!has_linker || needs_none(fd, table)) {
+    let is_go = has_note(None, b"Go\0\0") || has_go_data(fd, table);
+    if is_go && (!has_linker || needs_none(fd, table)) {
         return Ok((table, Made::ByGo));
     }
     if has_linker {
@@ -64,6 +64,22 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
     };
     if is_program { Ok((table, Made::Otherwise)) } else { Err(Unled::Unknown) }
 }
+
+/// What the data of a program begins with that Go's linker has made: where debug/buildinfo reads on. It is there without a build's id, too
+/// (`-ldflags=-buildid=`).
+pub const GO_DATA: &[u8; 14] = b"\xff Go buildinf:";
+
+/// Whether a segment of data begins so.
+fn has_go_data(fd: i32, table: &[u8]) -> bool {
+    let is_data = |entry: &Entry| entry.kind == libc::PT_LOAD && entry.flags == libc::PF_R | libc::PF_W;
+    elf::entries(table).filter(is_data).take(DATA_MAX).any(|entry| {
+        let mut bytes = [0u8; GO_DATA.len()];
+        read_at(fd, &mut bytes, entry.offset) == Some(bytes.len()) && bytes == *GO_DATA
+    })
+}
+
+/// Segments of data, at most: what is to be relocated may be one of its own.
+const DATA_MAX: usize = 2;
 
 /// A segment to be written and executed.
 const OPEN: u32 = libc::PF_W | libc::PF_X;

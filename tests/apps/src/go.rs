@@ -111,8 +111,13 @@ fn build(lab: &Lab, libc: Libc) -> Result<String> {
     };
     std::fs::write(&source, text)?;
     let program = lab.path().join(name).display().to_string();
-    let mode = format!("-buildmode={mode}");
-    compile(lab, cgo, &[&mode, "-o", &program, &source.display().to_string()], |_| {})?;
+    let (mode, source) = (format!("-buildmode={mode}"), source.display().to_string());
+    let args: Vec<&str> = match libc {
+        // As programs are released.
+        Libc::Without => vec!["-trimpath", "-ldflags=-s -w -buildid="],
+        _ => vec![&mode],
+    };
+    compile(lab, cgo, &[&args[..], &["-o", &program, &source]].concat(), |_| {})?;
     Ok(program)
 }
 

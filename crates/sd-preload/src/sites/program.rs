@@ -74,17 +74,25 @@ pub(super) struct Part {
 }
 
 impl Program {
-    /// Go's linker has made it: it leaves the note of a build's id under Go's name.
+    /// Go's linker has made it: it leaves the note of a build's id under Go's name, and begins a segment of data so that it is known.
     #[cfg(sd_freestanding)]
     pub(super) fn is_go(&self) -> bool {
         const NAME: &[u8; 4] = b"Go\0\0";
+        use sd_attach::program::GO_DATA;
         let notes =
             self.headers.iter().filter(|header| header.p_type == libc::PT_NOTE && header.p_memsz >= 16);
-        notes.map(|note| self.base + note.p_vaddr as usize).any(|at| {
+        let has_note = |at: usize| {
             // SAFETY: a part of the program, of sixteen bytes at least: three words, and the name (elf(5)).
             let [len, _, _, name] = unsafe { (at as *const [[u8; 4]; 4]).read_unaligned() };
             len == 4u32.to_ne_bytes() && name == *NAME
-        })
+        };
+        let data = self.parts().filter(|part| {
+            part.protection == libc::PROT_READ | libc::PROT_WRITE && part.len >= GO_DATA.len()
+        });
+        // SAFETY: a part of the program, as long as that at least.
+        let is_gos = |at: usize| unsafe { (at as *const [u8; GO_DATA.len()]).read_unaligned() } == *GO_DATA;
+        notes.map(|note| self.base + note.p_vaddr as usize).any(has_note)
+            || data.map(|part| part.start).any(is_gos)
     }
 
     /// There is no library that a dynamic linker would load for it.

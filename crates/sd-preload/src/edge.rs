@@ -36,11 +36,15 @@ impl Slot {
         address
     }
 
-    /// As [`Slot::resolve`]; null before the constructor, when the dynamic linker is not to be asked.
+    /// As [`Slot::resolve`]; null before the constructor, when the dynamic linker is not to be asked. Musl's may be: it runs constructors when the
+    /// program's first instructions ask for that, and those of Go's own linker do not, though libc makes their threads. So what is asked of all
+    /// threads (setuid(2)) has to come to libc without.
+    #[cfg(not(sd_freestanding))]
     #[cold]
     #[inline(never)]
     pub(crate) fn resolve_if_started(&self, name: &CStr) -> *mut c_void {
-        if next::is_noted() { self.resolve(name) } else { null_mut() }
+        let may_ask = || crate::start::libc_names().version.is_none();
+        if next::is_noted() || may_ask() { self.resolve(name) } else { null_mut() }
     }
 }
 

@@ -42,7 +42,7 @@ unsafe extern "C" {
 
 /// What the libc that is loaded has.
 pub(crate) fn libc_names() -> &'static Names {
-    // SAFETY: the dynamic linker has written it before it calls anything here.
+    // SAFETY: the dynamic linker has written it before anybody calls anything here.
     unsafe { &sd_libc_names }
 }
 
@@ -66,9 +66,7 @@ extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
     // preloaded library).
     unsafe { at_fork(Some(prepare), Some(parent), Some(child)) };
     #[cfg(target_arch = "x86_64")]
-    if !libcs::is_musl() {
-        crate::sites::lead();
-    }
+    crate::sites::lead();
 }
 
 /// The library for programs without libc is here, and serves a program that has a dynamic linker all the same (ADR 113): GS leads to its words.

@@ -22,6 +22,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("go-pie-echo", GO, |lab| echo_of(lab, Libc::Linked)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-pie-busy", GO, |lab| busy_of(lab, Libc::Linked)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-pie-heir", GO, |lab| heir_of(lab, Libc::Linked)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-musl-echo", MUSL, |lab| echo_of(lab, Libc::Musl)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-musl-busy", MUSL, |lab| busy_of(lab, Libc::Musl)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-musl-heir", MUSL, |lab| heir_of(lab, Libc::Musl)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-mixed", GO, mixed).limit_s(BUILD_S + 60).extra(),
     Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], |lab| caddy(lab, "caddy"))
         .limit_s(90)
@@ -36,7 +39,7 @@ pub(crate) const ROWS: &[Row] = &[
         application: "Go net/http",
         version: &["go", "version"],
         scenarios: "go-",
-        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo, position-independent without it, and static (measured)",
+        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo (glibc, musl), position-independent without it, and static (measured)",
         load: Some(Load {
             unit: "requests/s of 64 bytes, wrk, 50 connections",
             rate: |lab, side| {
@@ -84,6 +87,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const GO: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "python3"];
+const MUSL: &[&str] = &["go", "musl-gcc", "python3"];
 const HTTP: &[&str] = &["go", "gcc", "/usr/include/stdio.h", "wrk", "curl", "python3"];
 const ECHO_GO: &str = include_str!("../go/echo.go");
 const LIMIT: Duration = Duration::from_secs(40);
@@ -95,6 +99,8 @@ pub(super) const BUILD_S: u64 = 900;
 #[derive(Clone, Copy)]
 enum Libc {
     With,
+    /// Musl's.
+    Musl,
     Without,
     /// It is not, but a dynamic linker loads the program, which is position-independent.
     Linked,
@@ -106,6 +112,7 @@ fn build(lab: &Lab, libc: Libc) -> Result<String> {
     let own = || ECHO_GO.replace("import \"C\"\n", "");
     let (name, cgo, mode, text) = match libc {
         Libc::With => ("go-echo", "1", "default", ECHO_GO.to_owned()),
+        Libc::Musl => ("go-echo-musl", "1", "default", ECHO_GO.to_owned()),
         Libc::Without => ("go-echo-static", "0", "default", own()),
         Libc::Linked => ("go-echo-pie", "0", "pie", own()),
     };
@@ -117,7 +124,8 @@ fn build(lab: &Lab, libc: Libc) -> Result<String> {
         Libc::Without => vec!["-trimpath", "-ldflags=-s -w -buildid="],
         _ => vec![&mode],
     };
-    compile(lab, cgo, &[&args[..], &["-o", &program, &source]].concat(), |_| {})?;
+    let compiler = if let Libc::Musl = libc { "musl-gcc" } else { "gcc" };
+    compile(lab, cgo, &[&args[..], &["-o", &program, &source]].concat(), |go| _ = go.env("CC", compiler))?;
     Ok(program)
 }
 

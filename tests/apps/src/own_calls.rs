@@ -8,6 +8,7 @@ use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, product, ss};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .limit_s(60),
     Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| musl(lab, &[])).limit_s(30),
     Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| musl(lab, &["-static"])).limit_s(30),
+    Scenario::new("musl-unbegun", &["musl-gcc"], unbegun).limit_s(30),
     Scenario::new("left-alone-is-named", &["gcc", "/usr/include/stdio.h", "python3"], left_alone).limit_s(30),
 ];
 
@@ -57,13 +59,28 @@ fn said(lab: &Lab, way: &[&str], words: &[&str]) -> Result<String> {
     Ok(Proc::start(&mut command, "program", lab.path())?.wait(LIMIT)?.ok()?.text())
 }
 
-/// One of musl's.
-fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
+fn compile_musl(lab: &Lab, text: &str, options: &[&str]) -> Result<PathBuf> {
     let (source, program) = (lab.path().join("musl.c"), lab.path().join("musl"));
-    std::fs::write(&source, include_str!("../c/musl_program.c"))?;
+    std::fs::write(&source, text)?;
     let mut command = Command::new("musl-gcc");
     let command = command.args(options).arg("-o").arg(&program).arg(&source);
     Proc::start(command, "musl-gcc", lab.path())?.wait(LIMIT)?.ok()?;
+    Ok(program)
+}
+
+/// What is asked of all threads reaches them where the library has not begun (setuid(2)).
+fn unbegun(lab: &mut Lab) -> Result<()> {
+    let program = compile_musl(lab, include_str!("../c/musl_unbegun.c"), &["-nostartfiles", "-Wl,-e,first"])?;
+    let said = said(lab, &[], &[&program.display().to_string()])?;
+    if said != "0 1 1\n" {
+        fail!("the result, and the groups of both threads: {said:?}");
+    }
+    Ok(())
+}
+
+/// One of musl's.
+fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
+    let program = compile_musl(lab, include_str!("../c/musl_program.c"), options)?;
     // It is executed as the interpreter of a script (execve(2)), too.
     let script = lab.path().join("script");
     std::fs::write(&script, format!("#!{}\n", program.display()))?;

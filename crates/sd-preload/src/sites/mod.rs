@@ -20,7 +20,6 @@
 //!
 //! Guarantees: a program that is not Go's, or whose runtime looks otherwise, is not touched, nor is it read beyond its table of
 //! symbols in the first case; no call of the program's is left on the caller's stack; errno is kept.
-//! Not here: programs that Go's own linker has made for a dynamic linker without cgo: their threads have no words of libc's.
 //! Tested by `tests/sites.rs` and `tests/moved.rs`, the scenarios `go-*`, `own-calls`, `musl-static` and `static-*` of `tests/apps`, and `cargo xtask posix --static`
 //! (ADR [108](../../../../docs/adr/0108-dynamic-go.md), [113](../../../../docs/adr/0113-programs-without-libc.md), [117](../../../../docs/adr/0117-static-programs.md)).
 

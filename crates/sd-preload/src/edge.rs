@@ -43,8 +43,7 @@ impl Slot {
     #[cold]
     #[inline(never)]
     pub(crate) fn resolve_if_started(&self, name: &CStr) -> *mut c_void {
-        let may_ask = || crate::start::libc_names().version.is_none();
-        if next::is_noted() || may_ask() { self.resolve(name) } else { null_mut() }
+        if next::is_noted() || crate::start::may_look_up() { self.resolve(name) } else { null_mut() }
     }
 }
 

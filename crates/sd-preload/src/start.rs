@@ -42,8 +42,16 @@ unsafe extern "C" {
 
 /// What the libc that is loaded has.
 pub(crate) fn libc_names() -> &'static Names {
-    // SAFETY: the dynamic linker has written it before anybody calls anything here.
+    // SAFETY: the dynamic linker has written it before it calls anything here.
     unsafe { &sd_libc_names }
+}
+
+/// Whether functions may be looked up though the constructor has not run: by musl's linker, when it has done with this library. glibc's calls functions
+/// (those that choose others) before that, and has its locks then.
+pub(crate) fn may_look_up() -> bool {
+    // SAFETY: a word of this library's, which the linker changes.
+    let noted = unsafe { (&raw const CONSTRUCTOR).cast::<usize>().read_volatile() };
+    noted == constructor as *const () as usize && libc_names().version.is_none()
 }
 
 /// glibc passes main's arguments; `environ` itself is not set so early. musl passes none, and has set it.

@@ -19,7 +19,7 @@ pub enum Made {
     Otherwise,
 }
 
-/// Whether a file is a program without libc of its own, by its headers, and which; `None`: it is none, or one of glibc's.
+/// Whether a file is a program for which no dynamic linker loads a libc, by its headers, and which; `None`: it is none, or one of glibc's.
 pub fn without_libc(fd: i32) -> Option<Made> {
     let mut start = [0u8; START_LEN];
     headers(fd, &mut start).ok().map(|(_, made)| made)

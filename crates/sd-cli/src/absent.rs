@@ -58,7 +58,7 @@ fn not_preloaded(root: &str) -> Absence {
             "mount or copy the library to that place",
         ),
         Some(path) => Absence::new(
-            format!("{} is there", path.display()),
+            format!("{} is there, and the dynamic linker has not loaded it", path.display()),
             "the dynamic linker has said why on its standard error: another C library, or an older one",
         ),
     }

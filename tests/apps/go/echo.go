@@ -17,6 +17,7 @@ import (
 	"runtime/pprof"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -37,7 +38,7 @@ func main() {
 	case "server":
 		listener, err := net.Listen("tcp", "127.0.0.1:"+os.Args[2])
 		check(err)
-		serve(listener, -1)
+		serve(listener, -1, 1<<16)
 	case "client":
 		fmt.Println(clients(os.Args[2], number(3), number(4)), "echoes")
 	case "http":
@@ -52,12 +53,20 @@ func main() {
 	case "heir":
 		listener, err := net.FileListener(os.NewFile(3, "listener"))
 		check(err)
-		serve(listener, number(2))
+		serve(listener, number(2), 1<<16)
+	case "crowd-server":
+		defer disturb()()
+		listener, err := net.Listen("tcp", "127.0.0.1:"+os.Args[2])
+		check(err)
+		serve(listener, number(3), crowdSize)
+	case "crowd":
+		defer disturb()()
+		fmt.Println(crowd(os.Args[2], number(3), number(4)), "echoes")
 	}
 }
 
-// Serves so many connections, or for ever.
-func serve(listener net.Listener, count int) {
+// Serves so many connections, or for ever, with a buffer of so many bytes each.
+func serve(listener net.Listener, count, size int) {
 	var all sync.WaitGroup
 	for ; count != 0; count-- {
 		connection, err := listener.Accept()
@@ -66,7 +75,7 @@ func serve(listener net.Listener, count int) {
 		go func() {
 			defer all.Done()
 			defer connection.Close()
-			buffer := make([]byte, 1<<16)
+			buffer := make([]byte, size)
 			for {
 				n, err := connection.Read(buffer)
 				if err == io.EOF {
@@ -91,19 +100,7 @@ func clients(port string, connections, messages int) int {
 			connection, err := net.Dial("tcp", "127.0.0.1:"+port)
 			check(err)
 			defer connection.Close()
-			out, in := make([]byte, 1+i*97), make([]byte, 1+i*97)
-			for n := 0; n < messages; n++ {
-				for k := range out {
-					out[k] = byte(n + k*i)
-				}
-				_, err := connection.Write(out)
-				check(err)
-				_, err = io.ReadFull(connection, in)
-				check(err)
-				if !bytes.Equal(in, out) {
-					panic("other bytes came back")
-				}
-			}
+			converse(connection, 0, messages, 1+i*97, i)
 		}(i)
 	}
 	all.Wait()
@@ -148,11 +145,72 @@ func busy(port string, connections, messages int) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	})
-	go serve(listener, connections)
+	go serve(listener, connections, 1<<16)
 	fmt.Println(clients(port, connections, messages), "echoes")
 	close(done)
 	beside.Wait()
 	pprof.StopCPUProfile()
+}
+
+// So many messages of so many bytes, each of which has to come back as it was.
+func converse(connection net.Conn, first, messages, size, step int) {
+	out, in := make([]byte, size), make([]byte, size)
+	for n := 0; n < messages; n++ {
+		for k := range out {
+			out[k] = byte(first + n + k*step)
+		}
+		_, err := connection.Write(out)
+		check(err)
+		_, err = io.ReadFull(connection, in)
+		check(err)
+		if !bytes.Equal(in, out) {
+			panic("other bytes came back")
+		}
+	}
+}
+
+const crowdSize = 64
+
+// Makes a profile (SIGPROF), collects memory, and sends SIGURG, as the runtime does to preempt, until what it returns is called.
+func disturb() func() {
+	var profile bytes.Buffer
+	check(pprof.StartCPUProfile(&profile))
+	go func() {
+		var kept [][]byte
+		for {
+			check(syscall.Kill(os.Getpid(), syscall.SIGURG))
+			kept = append(kept, make([]byte, 50_000))
+			if len(kept) > 200 {
+				kept = nil
+				runtime.GC()
+			}
+			time.Sleep(200 * time.Microsecond)
+		}
+	}()
+	return pprof.StopCPUProfile
+}
+
+// So many connections, all of them open before the first says a word; some hundred are made at a time, since a backlog has an end.
+func crowd(port string, connections, messages int) int {
+	var up, all sync.WaitGroup
+	up.Add(connections)
+	dialing := make(chan bool, 200)
+	for i := 0; i < connections; i++ {
+		all.Add(1)
+		go func(i int) {
+			defer all.Done()
+			dialing <- true
+			connection, err := net.Dial("tcp", "127.0.0.1:"+port)
+			check(err)
+			<-dialing
+			defer connection.Close()
+			up.Done()
+			up.Wait()
+			converse(connection, i, messages, crowdSize, 1)
+		}(i)
+	}
+	all.Wait()
+	return connections * messages
 }
 
 // A child inherits the listener, and serves so many connections.

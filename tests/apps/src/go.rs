@@ -97,7 +97,7 @@ pub(super) const BUILD_S: u64 = 900;
 
 /// Whether libc is linked into a program: with it Go's threads are libc's, and the dynamic linker loads the library.
 #[derive(Clone, Copy)]
-enum Libc {
+pub(super) enum Libc {
     With,
     /// Musl's.
     Musl,
@@ -107,7 +107,7 @@ enum Libc {
 }
 
 /// Compiles the program; where it is.
-fn build(lab: &Lab, libc: Libc) -> Result<String> {
+pub(super) fn build(lab: &Lab, libc: Libc) -> Result<String> {
     let source = lab.path().join("echo.go");
     let own = || ECHO_GO.replace("import \"C\"\n", "");
     let (name, cgo, mode, text) = match libc {

@@ -2,7 +2,7 @@
 //! goroutines at once.
 
 use super::Scenario;
-use super::go::{BUILD_S, GRACE, caddy, compile, prometheus, serve, start};
+use super::go::{self, BUILD_S, GRACE, Libc, caddy, compile, prometheus, serve, start};
 use super::relays::etcd;
 use super::table::Row;
 use harness::lab::{Lab, Side, each};
@@ -74,32 +74,28 @@ fn build(lab: &Lab, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let mut get = lab.command(Side::Kernel, "go", &[&["get"], packages].concat())?;
     get.current_dir(&module).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
     Proc::start(&mut get, "go", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
-    let built = format!("{}/built/", lab.path().display());
+    let built = kept.with_extension("new");
     std::fs::create_dir_all(&built)?;
+    let folder = format!("{}/", built.display());
     let paths = packages.iter().map(|package| package.split('@').next().unwrap_or(package));
-    let args = ["-mod=mod", "-tags", TAGS, "-o", &built].into_iter().chain(paths);
+    let args = ["-mod=mod", "-tags", TAGS, "-o", &folder].into_iter().chain(paths);
     compile(lab, "0", &args.collect::<Vec<_>>(), |command| _ = command.current_dir(&module))?;
-    std::fs::create_dir_all(product::target().join("apps"))?;
-    let mut copy = lab.command(Side::Kernel, "cp", &["-r", &built, &kept.display().to_string()])?;
-    Proc::start(&mut copy, "cp", lab.path())?.wait(GRACE)?.ok()?;
+    // All of them, or none.
+    std::fs::rename(built, &kept)?;
     Ok(kept)
 }
 
-const CROWD_GO: &str = include_str!("../go/crowd.go");
 const CONNECTIONS: usize = 10_000;
 const MESSAGES: usize = 100;
 
 /// As many goroutines as connections, at both ends.
 fn crowd(lab: &mut Lab) -> Result<()> {
-    let source = lab.path().join("crowd.go");
-    std::fs::write(&source, CROWD_GO)?;
-    let program = lab.path().join("crowd").display().to_string();
-    compile(lab, "0", &["-o", &program, &source.display().to_string()], |_| {})?;
+    let program = go::build(lab, Libc::Without)?;
     each(|server, client| {
         let port = free_port()?;
         let (text, connections) = (port.to_string(), CONNECTIONS.to_string());
-        let process = serve(lab, server, port, &program, &["server", &text, &connections])?;
-        let args = ["client", &text, &connections, &MESSAGES.to_string()];
+        let process = serve(lab, server, port, &program, &["crowd-server", &text, &connections])?;
+        let args = ["crowd", &text, &connections, &MESSAGES.to_string()];
         let said = start(lab, client, &program, &args)?.wait(Duration::from_secs(60))?.ok()?.text();
         if said != format!("{} echoes\n", CONNECTIONS * MESSAGES) {
             fail!("the client said {said:?}");

@@ -1,6 +1,7 @@
 //! Two hosts: what goes from one to the other, and what stays on each.
 
-use super::{Scenario, files, web};
+use super::web::{self, Download};
+use super::{Scenario, files};
 use harness::host::{self, Host};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
@@ -15,6 +16,10 @@ pub(crate) const SCENARIOS: &[Scenario] =
 /// Each host has all ports, so that both can use the same.
 const PORT: u16 = 8000;
 
+/// Half of it is more than 64 messages of a server's, however little a kernel buffers: then a monitor knows of its end. And half of it is
+/// more than kernels buffer, so that the server still sends when `sd ss` looks.
+const BYTES: usize = 100_000_000;
+
 /// What `sd ss` says on the host that connects, and on the one that accepts.
 const REASONS: [&str; 2] = ["destination is not on this host", "peer is not accelerated"];
 
@@ -25,7 +30,7 @@ fn two_hosts(_: &mut Lab) -> Result<()> {
         return Ok(());
     }
     let hosts = host::two(false)?;
-    let data = files::bytes(30_000_000);
+    let data = files::bytes(BYTES);
     let servers = [serve(&hosts[0], &data)?, serve(&hosts[1], &data)?];
     for (from, to) in [(0, 1), (1, 0)] {
         across(&hosts[from], &hosts[to], &data)?;
@@ -55,7 +60,10 @@ fn serve(host: &Host, data: &[u8]) -> Result<Proc> {
 /// Both programs have the library; there is nothing that it can do.
 fn across(from: &Host, to: &Host, data: &[u8]) -> Result<()> {
     let watches = [from.lab.watch(PORT), to.lab.watch(PORT)];
-    web::download_late(&from.lab, Side::Sd, &url(to.address), data)?;
+    let mut download = Download::start(&from.lab, Side::Sd, &url(to.address))?;
+    download.take(BYTES / 2)?;
+    std::thread::sleep(Duration::from_millis(300));
+    download.finish(data)?;
     for (watch, reason) in watches.into_iter().flatten().zip(REASONS) {
         let seen = watch.finish()?;
         // A client that has had few messages is not known to any monitor.

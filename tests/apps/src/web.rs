@@ -94,6 +94,12 @@ impl Download {
         Ok(Download { curl, rest, got, url: url.to_owned() })
     }
 
+    /// So many bytes more.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<()> {
+        self.rest.by_ref().take(bytes as u64).read_to_end(&mut self.got)?;
+        Ok(())
+    }
+
     pub(crate) fn finish(mut self, wanted: &[u8]) -> Result<()> {
         self.rest.read_to_end(&mut self.got)?;
         let status = self.curl.wait()?;

@@ -89,11 +89,13 @@ fn serve(lab: &Lab, sd: &Path) -> Result<(Proc, String)> {
     served(Proc::start(&mut lab.command_of(sd, &program(), &["echo"]), "echo", lab.path())?)
 }
 
-/// A client's echoes come, and over shared memory where both are of the monitor's version, soon.
+/// A client's echoes come, and over shared memory where both are of the monitor's version, soon: whom a monitor of another version has
+/// refused looks two seconds later again, or a second after that when it is busy.
 fn check_pair(lab: &Lab, port: &str, client: &Path, wants_shm: bool) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     loop {
-        let args = ["chat", port, "500"];
+        // Pauses keep it long enough to be seen by `sd ss` where processors are few and busy.
+        let args = ["chat", port, "200", "5"];
         let mut chat = Proc::start(&mut lab.command_of(client, &program(), &args), "chat", lab.path())?;
         let mut is_shm = false;
         while chat.is_running() {

@@ -15,6 +15,7 @@
 //! | [`sites`] | where are its system calls, if it is Go's? |
 //! | [`windows`] | and if it is not? |
 //! | [`decode`] | how long are instructions? |
+//! | [`dynamic`] | and programs that a dynamic linker loads? |
 //! | [`script`] | what is executed, if a file is a script? |
 //! | [`unled`] | why the library is not brought into one |
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
@@ -71,6 +72,7 @@ pub const FILE: &core::ffi::CStr = c"libsd-freestanding.so";
 
 #[cfg(target_arch = "x86_64")]
 pub mod decode;
+pub mod dynamic;
 pub mod elf;
 #[cfg(target_arch = "x86_64")]
 mod inject;

@@ -1,7 +1,8 @@
 //! Which files are programs that the library can be brought into: those that no dynamic linker loads, of Go's own linker, or of musl's libc; and
 //! those of Go's that have one, and no library (`-buildmode=pie` without cgo).
 
-use crate::elf::{self, Entry};
+use crate::dynamic;
+use crate::elf::{self, Entry, read_at};
 use crate::sites::{self, Threads};
 use crate::unled::Unled;
 use crate::windows;
@@ -109,7 +110,9 @@ const NOTES_MAX: usize = 4;
 fn is_executable(fd: i32, dynamic: Entry) -> bool {
     const DT_FLAGS_1: u64 = 0x6fff_fffb;
     const DF_1_PIE: u64 = 0x0800_0000;
-    has_tag(fd, dynamic, |tag, flags| tag == DT_FLAGS_1 && flags & DF_1_PIE != 0).unwrap_or(false)
+    let mut is_one = false;
+    let _ = dynamic::tags(fd, dynamic, |tag, flags| is_one |= tag == DT_FLAGS_1 && flags & DF_1_PIE != 0);
+    is_one
 }
 
 /// Whether it is worth a look whether such a program needs libraries: Go's linker puts instructions first. Most programs are not looked at further.
@@ -120,23 +123,8 @@ fn may_need_none(table: &[u8]) -> bool {
 
 /// It has a dynamic linker, and no library that this would load.
 fn needs_none(fd: i32, table: &[u8]) -> bool {
-    const DT_NEEDED: u64 = 1;
     let dynamic = elf::entries(table).find(|entry| entry.kind == libc::PT_DYNAMIC);
-    dynamic.is_some_and(|dynamic| has_tag(fd, dynamic, |tag, _| tag == DT_NEEDED) == Some(false))
-}
-
-/// Whether one of the first entries of a dynamic section is so; `None` if it cannot be read.
-fn has_tag(fd: i32, dynamic: Entry, is_one: impl Fn(u64, u64) -> bool) -> Option<bool> {
-    const DT_NULL: u64 = 0;
-    let mut bytes = [0u8; 512];
-    let len = usize::try_from(dynamic.file_len).map_or(bytes.len(), |len| len.min(bytes.len()));
-    let bytes = bytes.get_mut(..len)?;
-    if read_at(fd, bytes, dynamic.offset) != Some(len) {
-        return None;
-    }
-    let words = |entry: &[u8; 16]| (elf::number(entry, 0, 8), elf::number(entry, 8, 8));
-    let mut entries = bytes.as_chunks().0.iter().map(words).take_while(|(tag, _)| *tag != Some(DT_NULL));
-    Some(entries.any(|(tag, value)| tag.zip(value).is_some_and(|(tag, value)| is_one(tag, value))))
+    dynamic.is_some_and(|dynamic| dynamic::needs_libraries(fd, dynamic) == Some(false))
 }
 
 /// Whether the library could lead such a program's system calls, or why not: this reads all its text.
@@ -194,10 +182,4 @@ impl Drop for Text {
         // SAFETY: `map` has made it, and no reference is left.
         unsafe { sd_sys::mem::unmap(self.at, self.len) };
     }
-}
-
-/// Bytes read at a place of a file.
-fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Option<usize> {
-    // SAFETY: the kernel writes into the slice.
-    check(unsafe { syscall!(libc::SYS_pread64, fd, buf.as_mut_ptr(), buf.len(), at) }).ok()
 }

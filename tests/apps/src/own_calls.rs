@@ -24,6 +24,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| musl(lab, &[])).limit_s(30),
     Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| musl(lab, &["-static"])).limit_s(30),
     Scenario::new("musl-unbegun", &["musl-gcc"], unbegun).limit_s(30),
+    Scenario::new("musl-unbegun-inherits", &["musl-gcc", "python3"], unbegun_inherits).limit_s(30),
     Scenario::new("left-alone-is-named", &["gcc", "/usr/include/stdio.h", "python3"], left_alone).limit_s(30),
 ];
 
@@ -68,12 +69,39 @@ fn compile_musl(lab: &Lab, text: &str, options: &[&str]) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// A program in which no constructor runs, so the library does not begin.
+fn compile_unbegun(lab: &Lab) -> Result<PathBuf> {
+    compile_musl(lab, include_str!("../c/musl_unbegun.c"), &["-nostartfiles", "-Wl,-e,first"])
+}
+
 /// What is asked of all threads reaches them where the library has not begun (setuid(2)).
 fn unbegun(lab: &mut Lab) -> Result<()> {
-    let program = compile_musl(lab, include_str!("../c/musl_unbegun.c"), &["-nostartfiles", "-Wl,-e,first"])?;
+    let program = compile_unbegun(lab)?;
     let said = said(lab, &[], &[&program.display().to_string()])?;
     if said != "0 1 1\n" {
         fail!("the result, and the groups of both threads: {said:?}");
+    }
+    Ok(())
+}
+
+/// A connection over shared memory that it inherits by an exec goes on: it is the kernel's again, or bridged.
+fn unbegun_inherits(lab: &mut Lab) -> Result<()> {
+    let program = compile_unbegun(lab)?;
+    let port = free_port()?;
+    let text = port.to_string();
+    let args = ["-c", include_str!("../py/heir_of_exec.py"), &text, &program.display().to_string()];
+    let server = lab.serve(Side::Sd, port, "python3", &args)?;
+    let watch = lab.watch(port);
+    let said = said(lab, &["python3", "-c", include_str!("../py/heir_client.py")], &[&text])?;
+    if said != "echoed\n" {
+        fail!("the client said {said:?}");
+    }
+    server.wait(LIMIT)?.ok()?;
+    let seen = watch.map(|watch| watch.finish()).transpose()?.unwrap_or_default();
+    let is_handed_on =
+        |c: &ss::Connection| c.path == "bridged" || c.reason.as_deref().is_some_and(|why| why == "demoted");
+    if !lab.is_oracle() && !seen.iter().any(is_handed_on) {
+        fail!("none came over shared memory: {}", seen.iter().map(ss::describe).collect::<String>());
     }
     Ok(())
 }

@@ -14,8 +14,10 @@
 //! Memory may be borrowed (vfork), and the stack that of a handler: nothing is noted or allocated, and few bytes are used. When in
 //! doubt the program loads the library. Tested here, by `sd-preload/tests/quiet.rs` and the posix subjects `exec/quiet_*`.
 
-use super::target::{Environment, Program, number, own_path, read_at};
+use super::target::{Environment, Program, own_path};
 use core::ffi::{CStr, c_char};
+use sd_attach::dynamic::{Linked, Linker, Window};
+use sd_attach::elf::read_at;
 use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
 
@@ -24,9 +26,8 @@ const VARIABLES_MAX: usize = 254;
 /// Larger programs are not looked at: shells, interpreters, servers.
 const FILE_LEN_MAX: u64 = 512 << 10;
 const NAMES_LEN_MAX: u64 = 16 << 10;
-const WINDOW_LEN: usize = 1024;
+const WINDOW_LEN: usize = size_of::<Window>();
 const PATH_LEN_MAX: usize = 256;
-const LOADS_MAX: usize = 8;
 
 /// What such a program may need.
 const LIBRARIES: &[&[u8]] = &[
@@ -235,98 +236,31 @@ unsafe fn look(dir: i32, path: *const c_char) -> Option<bool> {
     }
 }
 
+/// `None`, as false: that is not sure.
+fn file_is_quiet(file: i32) -> Option<bool> {
+    let mut window = [0u8; WINDOW_LEN];
+    let found = Linked::of(file, &mut window)?;
+    let is_one = found.linker == Linker::Glibc
+        && !found.looks_elsewhere
+        && (1..=NAMES_LEN_MAX).contains(&found.names_len);
+    if !is_one {
+        return None;
+    }
+    let names = Names { at: found.names_at, len: found.names_len, libraries: found.libraries };
+    names_are_quiet(&names, &mut window, |buf, at| read_at(file, buf, at))
+}
+
 /// Where the table of names is, and how many libraries are needed.
-#[derive(Default)]
 struct Names {
     at: u64,
     len: u64,
     libraries: u32,
 }
 
-/// `None`, as false: that is not sure.
-fn file_is_quiet(file: i32) -> Option<bool> {
-    let mut window = [0u8; WINDOW_LEN];
-    let names = find_names(file, &mut window)?;
-    names_are_quiet(&names, &mut window, |buf, at| read_at(file, buf, at))
-}
-
-fn find_names(file: i32, window: &mut [u8; WINDOW_LEN]) -> Option<Names> {
-    let len = read_at(file, window, 0)?;
-    let (loads, at, len) = segments(window.get(..len)?)?;
-    let len = read_at(file, window.get_mut(..usize::try_from(len).ok()?)?, at)?;
-    let mut names = requirements(window.get(..len)?)?;
-    // An address until here.
-    let (offset, address, _) =
-        loads.iter().find(|(_, address, len)| names.at.checked_sub(*address).is_some_and(|at| at < *len))?;
-    names.at = (names.at - address).checked_add(*offset)?;
-    Some(names)
-}
-
-/// Offset, address and length.
-type Load = (u64, u64, u64);
-
-/// The segments that are loaded, and where the dynamic section is and how long, of a program for glibc's linker.
-fn segments(start: &[u8]) -> Option<([Load; LOADS_MAX], u64, u64)> {
-    const LOAD: u64 = 1;
-    const DYNAMIC: u64 = 2;
-    const INTERPRETER: u64 = 3;
-    const ENTRY_LEN: usize = 56;
-    if !start.starts_with(b"\x7fELF\x02\x01")
-        || number(start, 18, 2)? != sd_sys::arch::ELF_MACHINE
-        || number(start, 54, 2)? != ENTRY_LEN as u64
-    {
-        return None;
-    }
-    let (mut loads, mut load_count) = ([Load::default(); LOADS_MAX], 0);
-    let (mut dynamic, mut is_for_glibc) = (None, false);
-    let table = start.get(usize::try_from(number(start, 32, 8)?).ok()?..)?;
-    for index in 0..number(start, 56, 2)? as usize {
-        let entry = table.get(index * ENTRY_LEN..)?.get(..ENTRY_LEN)?;
-        let (offset, address, len) = (number(entry, 8, 8)?, number(entry, 16, 8)?, number(entry, 32, 8)?);
-        match number(entry, 0, 4)? {
-            LOAD => {
-                *loads.get_mut(load_count)? = (offset, address, len);
-                load_count += 1;
-            }
-            DYNAMIC => dynamic = Some((offset, len)),
-            INTERPRETER => {
-                let path = start.get(usize::try_from(offset).ok()?..)?.get(..usize::try_from(len).ok()?)?;
-                let name = path.rsplit(|&byte| byte == b'/').next()?;
-                is_for_glibc = name.starts_with(b"ld-linux");
-            }
-            _ => {}
-        }
-    }
-    let (at, len) = dynamic.filter(|_| is_for_glibc)?;
-    Some((loads, at, len))
-}
-
-/// What a dynamic section says; of the table of names its address.
-fn requirements(section: &[u8]) -> Option<Names> {
-    const NEEDED: u64 = 1;
-    const STRTAB: u64 = 5;
-    const STRSZ: u64 = 10;
-    /// RPATH, RUNPATH, DEPAUDIT, AUDIT, AUXILIARY, FILTER: other libraries than those of the system.
-    const OTHERS: [u64; 6] = [15, 29, 0x6fff_fefb, 0x6fff_fefc, 0x7fff_fffd, 0x7fff_ffff];
-    let mut names = Names::default();
-    for entry in section.chunks_exact(16) {
-        let value = number(entry, 8, 8)?;
-        match number(entry, 0, 8)? {
-            0 => break,
-            NEEDED => names.libraries += 1,
-            STRTAB => names.at = value,
-            STRSZ => names.len = value,
-            other if OTHERS.contains(&other) => return None,
-            _ => {}
-        }
-    }
-    Some(names).filter(|names| (1..=NAMES_LEN_MAX).contains(&names.len))
-}
-
 /// Goes through the names by `read` (into a buffer, at a place; how much was read).
 fn names_are_quiet(
     names: &Names,
-    window: &mut [u8; WINDOW_LEN],
+    window: &mut Window,
     read: impl Fn(&mut [u8], u64) -> Option<usize>,
 ) -> Option<bool> {
     let (mut done, mut libraries) = (0, 0);

@@ -3,9 +3,10 @@
 //! The dynamic linker loads us into a program when LD_PRELOAD names us, the library is there, the program has
 //! the linker of glibc or musl as its interpreter, and exec changes neither user nor capabilities (ld.so(8), AT_SECURE).
 
-use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use sd_attach::dynamic::{self, Linked, Linker};
+use sd_attach::elf::read_at;
 use sd_attach::{Tracer, script};
 use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
@@ -106,7 +107,7 @@ pub(super) unsafe fn loads_us(
         }
         let named = is_preloaded(environment);
         let forgotten = !named && super::cleared::is_clear(environment);
-        let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd.raw(), 0);
+        let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd);
         Some(match would_load {
             true if named => Answer::Loaded,
             true => Answer::Forgotten,
@@ -203,8 +204,6 @@ fn has_plain_ids() -> bool {
     }
 }
 
-const START_LEN: usize = 4096;
-
 /// What is executed, of a file that is: itself, or the interpreter of a script. Allocates nothing.
 fn executed(mut fd: Owned) -> Option<Owned> {
     for _ in 0..script::NESTED_MAX {
@@ -228,22 +227,15 @@ fn interpreter(start: &[u8]) -> Option<Owned> {
     unsafe { open_at(libc::AT_FDCWD, room.as_ptr().cast(), 0)? }
 }
 
-/// Whether the file, or the interpreter that a script names, is a program for a linker that loads us.
-fn is_for_us(fd: i32, depth: usize) -> bool {
-    let mut start = [0u8; START_LEN];
-    let Some(len) = read_at(fd, &mut start, 0).filter(|_| keeps_ids(fd)) else { return false };
-    let start = start.get(..len).unwrap_or(&[]);
-    if script::is_script(start) {
-        return depth + 1 < script::NESTED_MAX
-            && interpreter(start).is_some_and(|next| is_for_us(next.raw(), depth + 1));
-    }
-    Headers::of(fd, start).is_some_and(|headers| headers.has_our_linker() && headers.needs_libraries())
-}
-
-/// Bytes read at a place of a file.
-pub(super) fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Option<usize> {
-    // SAFETY: the kernel writes into the slice.
-    check(unsafe { syscall!(libc::SYS_pread64, fd, buf.as_mut_ptr(), buf.len(), at) }).ok()
+/// Whether the file, or the interpreter that a script names, is a program for a linker that loads us, and lets us begin. One that needs no
+/// library, not even libc, makes its system calls itself, though the linker loads us into it: a Go program without cgo.
+fn is_for_us(fd: Owned) -> bool {
+    let Some(fd) = executed(fd).filter(|fd| keeps_ids(fd.raw())) else { return false };
+    let mut window = [0; size_of::<dynamic::Window>()];
+    let Some(found) = Linked::of(fd.raw(), &mut window) else { return false };
+    // Musl's stdio would ask the kernel for the bytes of a socket of ours.
+    let is_musl_on_sockets = found.linker == Linker::Musl && (0..3).any(crate::fd::table::is_ours);
+    found.libraries != 0 && !is_musl_on_sockets && found.runs_constructors(fd.raw(), &mut window)
 }
 
 /// Neither set-user-id nor set-group-id, no file capabilities.
@@ -257,62 +249,5 @@ fn keeps_ids(fd: i32) -> bool {
         let plain = found.st_mode & libc::S_IFMT == libc::S_IFREG
             && found.st_mode & (libc::S_ISUID | libc::S_ISGID) == 0;
         known && plain && !capable
-    }
-}
-
-pub(super) use sd_attach::elf::number;
-
-/// The program headers of a program for this architecture (elf(5)).
-struct Headers {
-    fd: i32,
-    bytes: Vec<u8>,
-}
-
-const HEADER_LEN: usize = sd_attach::elf::ENTRY_LEN;
-const HEADERS_MAX: u64 = 64;
-
-impl Headers {
-    fn of(fd: i32, start: &[u8]) -> Option<Headers> {
-        if !start.starts_with(b"\x7fELF\x02\x01") || number(start, 18, 2)? != sd_sys::arch::ELF_MACHINE {
-            return None;
-        }
-        let (table, entry_len, count) = (number(start, 32, 8)?, number(start, 54, 2)?, number(start, 56, 2)?);
-        if entry_len != HEADER_LEN as u64 {
-            // The kernel executes no such program.
-            return None;
-        }
-        let mut bytes = vec![0u8; count.min(HEADERS_MAX) as usize * HEADER_LEN];
-        let len = read_at(fd, &mut bytes, table)?;
-        (len == bytes.len()).then_some(Headers { fd, bytes })
-    }
-
-    /// What the first header of a type leads to in the file, up to so many bytes.
-    fn read(&self, wanted: u64, most: usize) -> Option<Vec<u8>> {
-        let header =
-            self.bytes.chunks_exact(HEADER_LEN).find(|header| number(header, 0, 4) == Some(wanted))?;
-        let mut bytes = vec![0u8; number(header, 32, 8)?.min(most as u64) as usize];
-        let len = read_at(self.fd, &mut bytes, number(header, 8, 8)?)?;
-        bytes.truncate(len);
-        Some(bytes)
-    }
-
-    /// Its interpreter is the dynamic linker of glibc, or of musl; and then none of its standard streams is a socket of ours, whose bytes
-    /// musl's stdio would ask the kernel for.
-    fn has_our_linker(&self) -> bool {
-        const PT_INTERP: u64 = 3;
-        let name = |path: &[u8]| path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
-        let path = self.read(PT_INTERP, START_LEN);
-        path.and_then(|path| name(&path)).is_some_and(|name| {
-            name.starts_with(b"ld-linux")
-                || name.starts_with(b"ld-musl") && !(0..3).any(crate::fd::table::is_ours)
-        })
-    }
-
-    /// One that needs none, not even libc, makes its system calls itself, though the linker loads us into it: a Go program without cgo.
-    fn needs_libraries(&self) -> bool {
-        const PT_DYNAMIC: u64 = 2;
-        const DT_NEEDED: u64 = 1;
-        let entries = self.read(PT_DYNAMIC, START_LEN).unwrap_or_default();
-        entries.chunks_exact(16).any(|entry| number(entry, 0, 8) == Some(DT_NEEDED))
     }
 }

@@ -160,6 +160,7 @@ fn branch(reader: &mut Reader, flow: Flow, len: u8) -> Option<Instruction> {
 }
 
 /// Those of one byte and operands.
+#[inline(always)]
 fn one_byte(reader: &mut Reader, opcode: u8, prefixes: Prefixes) -> Option<Instruction> {
     let wide = if prefixes.is_short { 2 } else { 4 };
     let plain = |reader: &mut Reader, skipped: usize| reader.skip(skipped).map(|()| PLAIN);
@@ -261,6 +262,7 @@ fn with_operands(reader: &mut Reader, opcode: u8, prefixes: Prefixes, value: usi
 }
 
 /// Those that begin with 0f.
+#[inline(always)]
 fn two_bytes(reader: &mut Reader) -> Option<Instruction> {
     let opcode = reader.byte()?;
     match opcode {

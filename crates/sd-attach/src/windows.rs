@@ -7,7 +7,7 @@
 //! | question | answer |
 //! |---|---|
 //! | is `0f 05` an instruction? | decoding from several places well before it ends in the same instructions, all such that compilers make, one of which sets rax; else the program is left alone |
-//! | may a neighbour move? | nothing leads to a place within the window: near branches are decoded, far ones searched in the whole text before. Only the last instruction of a window leads elsewhere |
+//! | may a neighbour move? | nothing leads to a place within the window: far branches are searched in the whole text before. Near ones are searched as well, wherever bytes may be one; they are decoded only where no window is found so. Only the last instruction of a window leads elsewhere |
 //! | may one be left out? | rt_sigreturn(2) always; and calls whose number stands before them and that no socket has to do with, where no window is found |
 //!
 //! Programs of glibc's are not led, which their clone3(2) tells: they load other libraries (nsswitch.conf(5)), and their posix_spawn(3) needs a
@@ -92,20 +92,24 @@ pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Result<Windows, Ref
 /// From where to where the window of what may be an instruction is. `None`: it is none, or one that is left out.
 fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize, usize)>, Refusal> {
     let at = far.at;
-    let Some(place) = Place::of(bytes, far).ok_or(Refusal::Unclear(at))? else { return Ok(None) };
-    let number = place.number(bytes);
-    if number.is_some_and(|number| number == CLONE3) {
-        return Err(Refusal::Glibc(at));
+    let Some(chain) = Chain::to(bytes, at).ok_or(Refusal::Unclear(at))? else { return Ok(None) };
+    let mut place = Place { at, before: chain.nearest(), targets: far };
+    place.targets.note_possible(bytes);
+    let mut number = place.number(bytes);
+    let mut window = place.window(bytes, free_from);
+    if window.is_none() || number == Number::Unsure {
+        place.targets = far;
+        place.targets.note_near(bytes, &chain);
+        (number, window) = (place.number(bytes), place.window(bytes, free_from));
     }
-    if number.is_some_and(|number| i64::from(number) == libc::SYS_rt_sigreturn) {
-        return Ok(None);
+    let Number::Is(number) = number else { return window.ok_or(Refusal::Neighbours(at)).map(Some) };
+    match i64::from(number) {
+        libc::SYS_clone3 => Err(Refusal::Glibc(at)),
+        libc::SYS_rt_sigreturn => Ok(None),
+        number if window.is_none() && !HARMLESS.contains(&number) => Err(Refusal::Neighbours(at)),
+        _ => Ok(window),
     }
-    let window = place.window(bytes, free_from);
-    let is_harmless = || number.is_some_and(|number| HARMLESS.contains(&i64::from(number)));
-    if window.is_none() && !is_harmless() { Err(Refusal::Neighbours(at)) } else { Ok(window) }
 }
-
-const CLONE3: u32 = 435;
 
 /// Whether it is the one of musl's `__syscall_cp_asm`, which is in programs that can cancel a thread: `mov %r11,8(%rsp); syscall; ret`.
 fn is_cancellable(bytes: &[u8], at: usize) -> bool {
@@ -133,8 +137,12 @@ const HARMLESS: &[i64] = &[
     libc::SYS_gettid,
 ];
 
-/// So far before a place decoding begins, at most: farther than a short branch reaches.
-const BEFORE: usize = 192;
+/// So far before a place decoding begins. One of them at least is farther than [`SETS_RAX_WITHIN`].
+const BEFORE: [usize; 3] = [96, 192, 48];
+/// The farthest of them.
+const BEFORE_MAX: usize = 192;
+/// So far from a place a short branch to its neighbours may be.
+const REACH: usize = NEAR + 130;
 /// A branch over a distance of one byte.
 const SHORT_LEN: u8 = 2;
 /// From so many places it begins.
@@ -154,6 +162,17 @@ struct Place {
     /// The instructions before it, the nearest first: where they begin.
     before: [usize; 4],
     targets: Targets,
+}
+
+/// The number of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Number {
+    /// It stands in the instruction before, and no other way leads here.
+    Is(u32),
+    /// It stands there, and another way may lead here.
+    Unsure,
+    /// It does not stand there.
+    Unknown,
 }
 
 /// Where branches lead that are near a place.
@@ -176,6 +195,47 @@ impl Targets {
         }
     }
 
+    /// Short branches, wherever bytes may be one.
+    fn note_possible(&mut self, bytes: &[u8]) {
+        let mut now = self.at.saturating_sub(REACH);
+        let end = bytes.len().min(self.at + REACH);
+        let mut note = |now: usize| {
+            if let Some([0x70..=0x7f | 0xe0..=0xe3 | 0xeb, distance]) =
+                bytes.get(now..).and_then(<[u8]>::first_chunk)
+            {
+                self.add((now + usize::from(SHORT_LEN)) as isize + isize::from(*distance as i8));
+            }
+        };
+        while let Some(block) = bytes.get(now..end).and_then(<[u8]>::first_chunk) {
+            let mut begin = sd_sys::arch::short_branches(block);
+            while begin != 0 {
+                note(now + begin.trailing_zeros() as usize);
+                begin &= begin - 1;
+            }
+            now += block.len();
+        }
+        (now..end).for_each(note);
+    }
+
+    /// Short branches, by the instructions around. Where it is not known what is one, wherever bytes may be one.
+    fn note_near(&mut self, bytes: &[u8], chain: &Chain) {
+        self.bits |= chain.targets.bits;
+        let note_all = |targets: &mut Targets, from: usize, to: usize| {
+            for now in from..to {
+                let branch = decode(bytes, now).filter(|found| found.len == SHORT_LEN);
+                branch.iter().for_each(|found| targets.note(bytes, now, found));
+            }
+        };
+        note_all(self, self.at.saturating_sub(REACH), chain.from);
+        let mut now = self.at;
+        while now < self.at + REACH {
+            let Some(found) = decode(bytes, now).filter(|found| found.is_plausible) else { break };
+            self.note(bytes, now, &found);
+            now += usize::from(found.len);
+        }
+        note_all(self, now, self.at + REACH);
+    }
+
     fn add(&mut self, place: isize) {
         if let Ok(bit @ 0..64) = usize::try_from(place + NEAR as isize - self.at as isize) {
             self.bits |= 1 << bit;
@@ -188,47 +248,14 @@ impl Targets {
 }
 
 impl Place {
-    /// `None`: not to be told. `Some(None)`: these bytes are no instruction.
-    fn of(bytes: &[u8], far: Targets) -> Option<Option<Place>> {
-        let at = far.at;
-        for before in [BEFORE, BEFORE / 2, BEFORE / 4] {
-            let last = at.saturating_sub(before);
-            if let Some(chain) = Chain::agreed(bytes, last, at) {
-                return match chain.hits {
-                    false => Some(None),
-                    true if chain.sets_rax => Some(Some(Place::with(bytes, far, &chain))),
-                    true => None,
-                };
-            }
-        }
-        None
-    }
-
-    fn with(bytes: &[u8], far: Targets, chain: &Chain) -> Place {
-        let at = far.at;
-        let mut targets = Targets { bits: chain.targets.bits | far.bits, ..far };
-        // Where it is not known what is an instruction, each byte may begin a short branch.
-        let note_all = |targets: &mut Targets, from: usize, to: usize| {
-            for now in from..to {
-                let branch = decode(bytes, now).filter(|found| found.len == SHORT_LEN);
-                branch.iter().for_each(|found| targets.note(bytes, now, found));
-            }
-        };
-        note_all(&mut targets, at.saturating_sub(BEFORE), chain.from);
-        let mut now = at;
-        while now < at + BEFORE {
-            let Some(found) = decode(bytes, now).filter(|found| found.is_plausible) else { break };
-            targets.note(bytes, now, &found);
-            now += usize::from(found.len);
-        }
-        note_all(&mut targets, now, at + BEFORE);
-        Place { at, before: chain.nearest(), targets }
-    }
-
-    /// The number of the call, if it stands in the instruction before, and no other way leads here.
-    fn number(&self, bytes: &[u8]) -> Option<u32> {
+    fn number(&self, bytes: &[u8]) -> Number {
         let [before, ..] = self.before;
-        decode(bytes, before).filter(|_| before < self.at && !self.targets.has(self.at))?.number
+        let number = decode(bytes, before).filter(|_| before < self.at).and_then(|found| found.number);
+        match number {
+            Some(_) if self.targets.has(self.at) => Number::Unsure,
+            Some(number) => Number::Is(number),
+            None => Number::Unknown,
+        }
     }
 
     /// From where to where: neighbours before it first, since the instruction that sets the number is often long enough.
@@ -279,7 +306,7 @@ impl Place {
 struct Chain {
     from: usize,
     /// Bit n: one begins at `from + n`.
-    begins: [u64; (BEFORE + STARTS).div_ceil(64) + 1],
+    begins: [u64; (BEFORE_MAX + STARTS).div_ceil(64) + 1],
     /// One begins at the place itself.
     hits: bool,
     sets_rax: bool,
@@ -291,6 +318,14 @@ struct Chain {
 }
 
 impl Chain {
+    /// The one that leads to a `syscall`. `None`: not to be told. `Some(None)`: these bytes are no instruction.
+    fn to(bytes: &[u8], at: usize) -> Option<Option<Chain>> {
+        let chains =
+            BEFORE.into_iter().filter_map(|before| Chain::agreed(bytes, at.saturating_sub(before), at));
+        let mut clear = chains.filter(|chain| !chain.hits || chain.sets_rax);
+        clear.next().map(|chain| Some(chain).filter(|chain| chain.hits))
+    }
+
     /// The one that decoding comes to from several places, `last` the last of them.
     fn agreed(bytes: &[u8], last: usize, at: usize) -> Option<Chain> {
         let mut starts = last.saturating_sub(STARTS - 1)..=last;
@@ -357,8 +392,11 @@ impl Chain {
 fn note_far(bytes: &[u8], places: &mut [Targets]) {
     let (Some(first), Some(last)) = (places.first(), places.last()) else { return };
     let range = first.at.saturating_sub(NEAR)..last.at + NEAR;
+    let blocks = Blocks::around(places);
     let mut note = |at: usize| {
-        let Some(to) = far_target(bytes, at).filter(|to| range.contains(to)) else { return };
+        let Some(to) = far_target(bytes, at).filter(|to| range.contains(to) && blocks.may_have(*to)) else {
+            return;
+        };
         let near = places.partition_point(|place| place.at + NEAR <= to);
         let near = places.get_mut(near..).unwrap_or(&mut []).iter_mut();
         near.take_while(|place| place.at <= to + NEAR).for_each(|place| place.add(to as isize));
@@ -374,6 +412,29 @@ fn note_far(bytes: &[u8], places: &mut [Targets]) {
         at += 16;
     }
     (at..bytes.len()).for_each(note);
+}
+
+/// Which parts of a text may be near a place: most are not. Parts share bits.
+struct Blocks([u64; 128]);
+
+impl Blocks {
+    const LEN: usize = 64;
+
+    fn around(places: &[Targets]) -> Blocks {
+        let mut blocks = Blocks([0; 128]);
+        for place in places {
+            let parts = place.at.saturating_sub(NEAR) / Self::LEN..=(place.at + NEAR) / Self::LEN;
+            parts.for_each(|part| {
+                blocks.0.get_mut(part / 64 % 128).into_iter().for_each(|word| *word |= 1 << (part % 64));
+            });
+        }
+        blocks
+    }
+
+    fn may_have(&self, at: usize) -> bool {
+        let part = at / Self::LEN;
+        self.0.get(part / 64 % 128).is_some_and(|word| word >> (part % 64) & 1 != 0)
+    }
 }
 
 /// Where the branch over a distance of four bytes leads that begins at a place, if one does.

@@ -181,6 +181,22 @@ pub fn long_branches(bytes: &[u8; 17]) -> u32 {
     }
 }
 
+/// Which of sixteen bytes may begin a branch over a distance of one byte: `70` to `7f`, `e0` to `e3`, `eb`. Bit n is the one at n.
+#[inline(always)]
+pub fn short_branches(bytes: &[u8; 16]) -> u32 {
+    use core::arch::x86_64::{
+        _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
+    };
+    // SAFETY: sixteen bytes, at any alignment; every such processor has these instructions.
+    unsafe {
+        let these = _mm_loadu_si128(bytes.as_ptr().cast());
+        let all = |byte: u8| _mm_set1_epi8(byte as i8);
+        let is = |mask: u8, byte: u8| _mm_cmpeq_epi8(_mm_and_si128(these, all(mask)), all(byte));
+        let found = _mm_or_si128(_mm_or_si128(is(0xf0, 0x70), is(0xfc, 0xe0)), is(0xff, 0xeb));
+        _mm_movemask_epi8(found) as u32
+    }
+}
+
 /// The top of the stack.
 #[inline(always)]
 pub fn stack_pointer() -> usize {
@@ -408,7 +424,17 @@ pub fn follows_itself() -> bool {
 #[cfg(test)]
 #[allow(clippy::indexing_slicing)]
 mod tests {
-    use super::long_branches;
+    use super::{long_branches, short_branches};
+
+    #[test]
+    fn short_branches_begin_with_these_bytes() {
+        for first in 0..16u8 {
+            let bytes: [u8; 16] = core::array::from_fn(|n| first * 16 + n as u8);
+            let begins = |byte: &u8| matches!(byte, 0x70..=0x7f | 0xe0..=0xe3 | 0xeb);
+            let wanted = (0..16).filter(|n| begins(&bytes[*n])).fold(0, |bits, n| bits | 1 << n);
+            assert_eq!(short_branches(&bytes), wanted, "{first}");
+        }
+    }
 
     #[test]
     fn long_branches_begin_where_they_do() {

@@ -288,7 +288,6 @@ fn without_rights(way: &str, exec: Exec) {
             let prot = libc::PROT_READ | libc::PROT_EXEC;
             filter(libc::SYS_mmap, Some(prot), libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
         }
-        "trapped" => filter(libc::SYS_mmap, Some(libc::PROT_NONE), libc::SECCOMP_RET_TRAP),
         "in-new-namespace" => {
             // SAFETY: no pointers.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);

@@ -1,59 +1,127 @@
 //! What the tracer does to the new program.
 //!
 //! ```text
-//!  stop in execve(2)      all signals are blocked
-//!  end of execve(2)       it has its registers; nothing of it has run
-//!  openat, mmap: all of it without access, mmap: each segment, close
-//!  rip = entry; signals as before; let go
+//!  stop in execve(2): nothing of it has run
+//!  instructions to the vDSO's last page, what they are to do to the stack (`sd_sys::arch::bootstrap`)
+//!  rip = these; let go
+//!  the program: openat, mmap: all of it without access, mmap: each segment, close; the library's entry
 //! ```
-//! Whatever fails, the program begins as it would have.
+//! So the program maps the library itself, and the two need not take turns: that took three times as long. Whatever fails, the program begins
+//! as it would have. The vDSO's page is the program's own copy then, and the library gives it back.
 
-use crate::elf::ENTRY_LEN;
-use crate::library::{Library, PAGE, Segment};
+use crate::elf::{self, ENTRY_LEN};
+use crate::library::{Library, PAGE, SEGMENTS_MAX, Segment};
 use crate::program::without_libc;
 use crate::ptrace::Tracee;
 use libc::user_regs_struct;
-use sd_sys::{Errno, Result, check, fd};
+use sd_sys::arch::{Head, Step, bootstrap};
+use sd_sys::{Errno, Result, fd};
 
 /// `cs` of 64-bit code.
 const CODE_SEGMENT: u64 = 0x33;
 /// What the program's first page of stack, and what a function may use below it, is far from.
 const BELOW_STACK: u64 = 4 * PAGE;
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// More than the vDSO has.
-const VDSO_PAGES: u64 = 4;
+/// Between the vDSO's own bytes and the instructions.
+const TAIL_LEAST: usize = 16;
 
 /// At [`Stop::Exec`](crate::ptrace::Stop): the program begins with the library, or as if nothing had been. `path` is
 /// the library's.
 pub(crate) fn begin_with(tracee: Tracee, library: &Library, path: &[u8]) {
-    if let Ok(mask) = tracee.mask()
-        && tracee.set_mask(u64::MAX).is_ok()
-    {
-        // It has been left as it was.
-        let _ = tracee.go_to_boundary().and_then(|()| start(tracee, library, path));
-        let _ = tracee.set_mask(mask);
-    }
+    // Errors: it has been left as it was.
+    let _ = start(tracee, library, path);
     tracee.let_go();
 }
 
-/// At the end of execve(2).
 fn start(tracee: Tracee, library: &Library, path: &[u8]) -> Result<()> {
     let first = tracee.registers()?;
-    let program = Program { tracee, first, syscall_at: find_syscall(tracee, &first)? };
-    let mapped = program.map(library, path);
-    let registers = mapped.map(|base| user_regs_struct {
-        rip: base + library.entry,
-        rdi: fd::getpid() as u64,
-        rsi: base,
-        rdx: library.len,
+    let vdso = find_vdso(tracee, &first)?;
+    let code = bootstrap();
+    let code_at = room_behind(tracee, vdso, code.len())?;
+    let mut orders = Orders {
+        head: Head { program: first.rip, len: library.len, page: code_at / PAGE * PAGE },
+        steps: [Step::default(); STEPS_MAX],
+        count: 0,
+    };
+    let headers_at = first.rsp.wrapping_sub(BELOW_STACK) / PAGE * PAGE;
+    let path_at = headers_at - (path.len() as u64).next_multiple_of(PAGE);
+    orders.give(library, path_at, headers_at)?;
+    let orders_at = path_at - (size_of::<Orders>() as u64).next_multiple_of(PAGE);
+    tracee.write(headers_at, library.headers())?;
+    tracee.write(path_at, path)?;
+    tracee.write(orders_at, orders.bytes())?;
+    tracee.write_text(code_at, code)?;
+    tracee.set_registers(&user_regs_struct {
+        rip: code_at,
+        r12: orders_at,
+        r15: orders_at + core::mem::offset_of!(Orders, steps) as u64,
         ..first
-    });
-    tracee.set_registers(registers.as_ref().unwrap_or(&first))
+    })
 }
 
-/// Where a `syscall` instruction is in the program: the vDSO has some, for what it cannot do itself (vdso(7)). An
-/// error also where the program is one to be left alone.
-fn find_syscall(tracee: Tracee, first: &user_regs_struct) -> Result<u64> {
+/// What the program is told.
+#[repr(C)]
+struct Orders {
+    head: Head,
+    steps: [Step; STEPS_MAX],
+    count: usize,
+}
+
+/// Three for a segment, five for all.
+const STEPS_MAX: usize = 3 * SEGMENTS_MAX + 5;
+
+impl Orders {
+    fn add(&mut self, number: i64, arguments: [u64; 4], flags: u64) -> Result<&mut Step> {
+        let step = self.steps.get_mut(self.count).ok_or(Errno(libc::ENOEXEC))?;
+        *step = Step { number, arguments, offset: 0, flags };
+        self.count += 1;
+        Ok(step)
+    }
+
+    fn give(&mut self, library: &Library, path_at: u64, headers_at: u64) -> Result<()> {
+        let (here, how) = (libc::AT_FDCWD as u64, (libc::O_RDONLY | libc::O_CLOEXEC) as u64);
+        self.add(libc::SYS_openat, [here, path_at, how, 0], Step::GIVES_DESCRIPTOR)?;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+        self.add(libc::SYS_mmap, [0, library.len, libc::PROT_NONE as u64, flags], Step::GIVES_BASE)?;
+        library.segments().try_for_each(|segment| self.map(segment))?;
+        // What has been mapped is the file that was read.
+        let headers_len = library.headers().len() as u64;
+        self.add(Step::COMPARE, [0, headers_len, headers_at, 0], Step::FROM_BASE)?;
+        self.add(libc::SYS_close, [0; 4], Step::TAKES_DESCRIPTOR)?;
+        self.add(Step::END, [library.entry, fd::getpid() as u64, library.len, 0], Step::FROM_BASE).map(drop)
+    }
+
+    /// As execve(2) maps a segment of a program: its pages of the file, zeros to the end of the last one, zeros after
+    /// that.
+    fn map(&mut self, segment: &Segment) -> Result<()> {
+        let (prot, flags) = (segment.protection(), (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64);
+        let start = segment.address / PAGE * PAGE;
+        let file_end = segment.address + segment.file_len;
+        let end = (segment.address + segment.memory_len).next_multiple_of(PAGE);
+        let mut zeros_from = start;
+        if segment.file_len > 0 {
+            zeros_from = file_end.next_multiple_of(PAGE);
+            let place = [start, zeros_from - start, prot, flags];
+            self.add(libc::SYS_mmap, place, Step::FROM_BASE | Step::OF_DESCRIPTOR)?.offset =
+                segment.offset / PAGE * PAGE;
+        }
+        if segment.file_len > 0 && segment.memory_len > segment.file_len {
+            self.add(Step::CLEAR, [file_end, zeros_from - file_end, 0, 0], Step::FROM_BASE)?;
+        }
+        if end > zeros_from {
+            let flags = flags | libc::MAP_ANONYMOUS as u64;
+            self.add(libc::SYS_mmap, [zeros_from, end - zeros_from, prot, flags], Step::FROM_BASE)?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: numbers of eight bytes each, without anything between them.
+        unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), size_of::<Orders>()) }
+    }
+}
+
+/// Where the vDSO is in the program (vdso(7)). An error also where the program is one to be left alone.
+fn find_vdso(tracee: Tracee, first: &user_regs_struct) -> Result<u64> {
     let (mut vdso, mut header_len, mut linker) = (0, 0, 0);
     let mut is_ours = first.cs == CODE_SEGMENT;
     auxiliary(tracee, first.rsp, |key, value| match key {
@@ -65,18 +133,22 @@ fn find_syscall(tracee: Tracee, first: &user_regs_struct) -> Result<u64> {
         _ => {}
     })?;
     is_ours &= linker == 0 || needs_no_library(tracee);
-    if !is_ours || header_len != ENTRY_LEN as u64 || vdso == 0 {
-        return Err(Errno::ENOSYS);
-    }
+    if is_ours && header_len == ENTRY_LEN as u64 && vdso != 0 { Ok(vdso) } else { Err(Errno::ENOSYS) }
+}
+
+/// Room behind the vDSO's own bytes, to the end of its last page, which the kernel has filled with zeros.
+fn room_behind(tracee: Tracee, vdso: u64, len: usize) -> Result<u64> {
     let mut page = [0; PAGE as usize];
-    for at in (0..VDSO_PAGES).map(|n| vdso + n * PAGE) {
-        let len = tracee.read(at, &mut page)?;
-        let found = page.get(..len).and_then(|page| page.windows(2).position(|pair| pair == SYSCALL));
-        if let Some(place) = found {
-            return Ok(at + place as u64);
-        }
-    }
-    Err(Errno::ENOSYS)
+    let found = tracee.read(vdso, &mut page)?;
+    let (table, _) = page.get(..found).and_then(elf::table).ok_or(Errno::ENOSYS)?;
+    let end = elf::entries(table)
+        .filter(|entry| entry.kind == libc::PT_LOAD)
+        .map(|load| load.address + load.file_len);
+    let last = vdso + end.max().filter(|end| *end > 0).ok_or(Errno::ENOSYS)?.next_multiple_of(PAGE) - PAGE;
+    let found = tracee.read(last, &mut page)?;
+    let own = page.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let at = (PAGE as usize).saturating_sub(len.next_multiple_of(TAIL_LEAST));
+    if found == page.len() && own + TAIL_LEAST <= at { Ok(last + at as u64) } else { Err(Errno::ENOSYS) }
 }
 
 /// Whether a program that has a dynamic linker is without libc all the same.
@@ -123,84 +195,5 @@ impl Words {
         let rest = self.buffer.get(self.taken..self.len).and_then(|rest| rest.first_chunk());
         self.taken += size_of::<u64>();
         rest.map(|word| u64::from_ne_bytes(*word)).ok_or(Errno::EFAULT)
-    }
-}
-
-/// A new program, stopped before its first instruction.
-struct Program {
-    tracee: Tracee,
-    /// Its registers there.
-    first: user_regs_struct,
-    syscall_at: u64,
-}
-
-impl Program {
-    /// A system call by the program.
-    fn call(&self, number: i64, arguments: [u64; 6]) -> Result<u64> {
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        let (rip, rax) = (self.syscall_at, number as u64);
-        // No number of a call that might have to be begun again.
-        let orig_rax = u64::MAX;
-        let registers = user_regs_struct { rip, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..self.first };
-        self.tracee.set_registers(&registers)?;
-        self.tracee.go_to_boundary()?;
-        self.tracee.go_to_boundary()?;
-        let result = self.tracee.registers()?.rax;
-        check(result as isize).map(|value| value as u64)
-    }
-
-    /// Maps the library: where. After an error nothing of it is there.
-    fn map(&self, library: &Library, path: &[u8]) -> Result<u64> {
-        let path_at = self.first.rsp.wrapping_sub(BELOW_STACK + path.len() as u64);
-        self.tracee.write(path_at, path)?;
-        let here = libc::AT_FDCWD as u64;
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let fd = self.call(libc::SYS_openat, [here, path_at, how, 0, 0, 0])?;
-        let mapped = self.reserve(library.len).and_then(|base| {
-            let done = library.segments().try_for_each(|segment| self.map_segment(base, segment, fd));
-            done.and_then(|()| self.compare_headers(base, library)).map(|()| base).inspect_err(|_| {
-                let _ = self.call(libc::SYS_munmap, [base, library.len, 0, 0, 0, 0]);
-            })
-        });
-        let _ = self.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-        mapped
-    }
-
-    fn reserve(&self, len: u64) -> Result<u64> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        self.call(libc::SYS_mmap, [0, len, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0])
-    }
-
-    /// As execve(2) maps a segment of a program: its pages of the file, zeros to the end of the last one, zeros after
-    /// that.
-    fn map_segment(&self, base: u64, segment: &Segment, fd: u64) -> Result<()> {
-        let (prot, flags) = (segment.protection(), (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64);
-        let start = base + segment.address / PAGE * PAGE;
-        let file_end = base + segment.address + segment.file_len;
-        let end = (base + segment.address + segment.memory_len).next_multiple_of(PAGE);
-        let mut zeros_from = start;
-        if segment.file_len > 0 {
-            let offset = segment.offset / PAGE * PAGE;
-            zeros_from = file_end.next_multiple_of(PAGE);
-            self.call(libc::SYS_mmap, [start, zeros_from - start, prot, flags, fd, offset])?;
-        }
-        if segment.file_len > 0 && segment.memory_len > segment.file_len {
-            let zeros = [0; PAGE as usize];
-            let tail = zeros.get(..(zeros_from - file_end) as usize).unwrap_or(&[]);
-            self.tracee.write(file_end, tail)?;
-        }
-        if end > zeros_from {
-            let flags = flags | libc::MAP_ANONYMOUS as u64;
-            self.call(libc::SYS_mmap, [zeros_from, end - zeros_from, prot, flags, u64::MAX, 0])?;
-        }
-        Ok(())
-    }
-
-    /// What has been mapped is the file that was read.
-    fn compare_headers(&self, base: u64, library: &Library) -> Result<()> {
-        let mut buffer = [0; PAGE as usize];
-        let headers = buffer.get_mut(..library.headers().len()).ok_or(Errno::EINVAL)?;
-        let len = self.tracee.read(base, headers)?;
-        if headers.get(..len) == Some(library.headers()) { Ok(()) } else { Err(Errno(libc::ENOEXEC)) }
     }
 }

@@ -4,8 +4,8 @@
 //! ```text
 //!  caller --clone, clone--> tracer --PTRACE_SEIZE--> caller
 //!  caller --execve--> the program, stopped           the kernel's own exec: all that a program can learn of itself is right
-//!  tracer --openat, mmap, close--> the program       the program's system calls, made by the tracer
-//!  tracer --registers--> the program, at the library's entry;    the tracer lets go, and ends
+//!  tracer --instructions, registers--> the program   behind the vDSO's own bytes; the tracer lets go, and ends
+//!  the program --openat, mmap, close--> the library, at its entry
 //! ```
 //! The library is an ELF file that needs nobody to load it: ET_DYN without an interpreter, which relocates itself, with pages of 4 KiB.
 //!
@@ -33,6 +33,7 @@
 //! | rdi | the tracer's process id |
 //! | rsi | where the library is mapped: the address of its ELF header |
 //! | rdx | how long that mapping is, in bytes. It is one reservation: what no segment takes has no access |
+//! | rcx | the page of the vDSO that the tracer has written instructions to. The library gives it back (MADV_DONTNEED) |
 //! | others | as execve(2) leaves them: zero |
 //!
 //! The next instruction is what the kernel would have begun with: AT_ENTRY of the auxiliary vector, or the dynamic linker's (AT_BASE) first one;
@@ -44,9 +45,8 @@
 //! # Guarantees
 //! - A failure before the entry is changed leaves the program as if nothing had been: mappings, descriptors,
 //!   registers, signal mask. It runs on without the library.
-//! - The program's text, its signal actions and its pending signals are never touched. System calls are made at a
-//!   `syscall` of the vDSO's, and seen by PTRACE_SYSCALL; a step (PTRACE_SINGLESTEP) would force SIGTRAP, and so
-//!   change the action of that.
+//! - The program's text, its signal actions and its pending signals are never touched. The vDSO is written to behind its own bytes, where the kernel has
+//!   filled a page with zeros; without room there no library is brought.
 //! - The library's file may be replaced meanwhile: what has been mapped has the headers by which it was mapped, or it
 //!   is unmapped.
 //! - Programs of other processors' modes, those that have been given rights (AT_SECURE), and interpreted (dynamic) ones but for Go's that need no
@@ -57,13 +57,12 @@
 //! # Not guaranteed
 //! - **Programs that give rights** (set-user-id, file capabilities): under a tracer the kernel leaves these out, so
 //!   the caller must not come here for one.
-//! - A tracer that is killed before the exec, or at its stop, is as if it had not been. One that is killed while it
-//!   makes the program's calls leaves the program in the vDSO with the tracer's registers, and the program crashes;
-//!   that takes about as long as the exec itself. A stopped tracer is a stopped exec.
+//! - A tracer that is killed before the exec, or at its stop, is as if it had not been. A stopped tracer is a stopped exec.
+//! - After a failure in the program its vDSO's last page stays a copy, with the instructions behind it.
 //! - Yama (`kernel.yama.ptrace_scope` at 1): the tracer is declared by PR_SET_PTRACER, which replaces what the caller
 //!   had declared.
 //! - Filters (seccomp(2)) stay over an exec: one that forbids the calls with an error makes the program run
-//!   without the library, and one that kills kills. What `sd_sys::confine` knows of is asked before.
+//!   without the library, and one that kills or traps kills. What `sd_sys::confine` knows of is asked before, and `sd_sys::filters` is to be.
 #![cfg_attr(not(test), no_std)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

@@ -7,7 +7,7 @@ use sd_sys::{Errno, Result, fd};
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes at the start of the file that hold all headers.
 const START_LEN: usize = 1024;
-const SEGMENTS_MAX: usize = 8;
+pub(crate) const SEGMENTS_MAX: usize = 8;
 const ET_DYN: u64 = 3;
 /// Far more than any library needs; sums of two such numbers cannot overflow.
 const LEN_MAX: u64 = 1 << 32;

@@ -3,18 +3,11 @@
 use libc::{iovec, user_regs_struct};
 use sd_sys::{Errno, Result, check, syscall};
 
-/// `PTRACE_O_TRACESYSGOOD` marks stops at system calls.
-const BOUNDARY: i32 = libc::SIGTRAP | 0x80;
-/// Of a kernel's signal mask.
-const MASK_LEN: usize = size_of::<u64>();
-
 /// Why a tracee has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It has executed a program.
     Exec,
-    /// It begins or ends a system call.
-    Boundary,
     /// It is about to get this signal.
     Signal(i32),
     /// Its process is stopped, by SIGSTOP or the like.
@@ -31,7 +24,6 @@ impl Stop {
             _ if !libc::WIFSTOPPED(status) => None,
             libc::PTRACE_EVENT_EXEC => Some(Stop::Exec),
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => Some(Stop::Group),
-            0 if signal == BOUNDARY => Some(Stop::Boundary),
             0 => Some(Stop::Signal(signal)),
             _ => Some(Stop::Other),
         }
@@ -44,14 +36,17 @@ pub(crate) struct Tracee(pub(crate) i32);
 
 impl Tracee {
     fn request(self, request: impl Into<i64>, data: usize) -> Result<usize> {
-        // SAFETY: whoever asks gives, in `data`, a number or what the request reads or writes.
-        check(unsafe { syscall!(libc::SYS_ptrace, request.into(), self.0, 0, data) })
+        self.request_at(request, 0, data)
+    }
+
+    fn request_at(self, request: impl Into<i64>, at: u64, data: usize) -> Result<usize> {
+        // SAFETY: whoever asks gives, in `data`, a number or what the request reads or writes; the place is the tracee's.
+        check(unsafe { syscall!(libc::SYS_ptrace, request.into(), self.0, at, data) })
     }
 
     /// Begins to trace it. It does not notice, and runs on when this process ends, however it does.
     pub(crate) fn seize(self) -> Result<()> {
-        let options = (libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD) as usize;
-        self.request(libc::PTRACE_SEIZE, options).map(drop)
+        self.request(libc::PTRACE_SEIZE, libc::PTRACE_O_TRACEEXEC as usize).map(drop)
     }
 
     /// The next stop of the only tracee; this process has no children. `None`: there is no tracee any more.
@@ -78,24 +73,6 @@ impl Tracee {
         self.request(libc::PTRACE_LISTEN, 0).map(drop)
     }
 
-    /// Goes on to where the next system call begins or ends. All signals are blocked, so what comes in between is
-    /// SIGSTOP, and what ends that. The kernel knows that the process is stopped, and stops it again when it is let
-    /// go.
-    pub(crate) fn go_to_boundary(self) -> Result<()> {
-        let mut signal = 0;
-        loop {
-            self.request(libc::PTRACE_SYSCALL, signal as usize)?;
-            let (_, stop) = Tracee::next_stop().ok_or(Errno::ESRCH)?;
-            signal = match stop {
-                Stop::Boundary => return Ok(()),
-                Stop::Signal(libc::SIGSTOP) => libc::SIGSTOP,
-                // SIGSYS, by a filter.
-                Stop::Signal(_) => return Err(Errno::EINTR),
-                _ => 0,
-            };
-        }
-    }
-
     /// Is not traced any more, and runs on.
     pub(crate) fn let_go(self) {
         // It may have been killed.
@@ -110,21 +87,6 @@ impl Tracee {
 
     pub(crate) fn set_registers(self, registers: &user_regs_struct) -> Result<()> {
         self.request(libc::PTRACE_SETREGS, core::ptr::from_ref(registers) as usize).map(drop)
-    }
-
-    fn mask_request(self, request: i64, mask: *mut u64) -> Result<()> {
-        // SAFETY: the kernel reads or writes a mask of that length.
-        check(unsafe { syscall!(libc::SYS_ptrace, request, self.0, MASK_LEN, mask) }).map(drop)
-    }
-
-    /// The signals that it blocks.
-    pub(crate) fn mask(self) -> Result<u64> {
-        let mut mask = 0;
-        self.mask_request(libc::PTRACE_GETSIGMASK.into(), &raw mut mask).map(|()| mask)
-    }
-
-    pub(crate) fn set_mask(self, mut mask: u64) -> Result<()> {
-        self.mask_request(libc::PTRACE_SETSIGMASK.into(), &raw mut mask)
     }
 
     /// Reads its memory, as far as there is some.
@@ -146,5 +108,15 @@ impl Tracee {
             syscall!(libc::SYS_process_vm_writev, self.0, &raw const local, 1, &raw const remote, 1, 0)
         });
         if done? == bytes.len() { Ok(()) } else { Err(Errno::EFAULT) }
+    }
+
+    /// Writes instructions to its text: what others have of that stays as it is. Zeros follow to a multiple of eight.
+    pub(crate) fn write_text(self, at: u64, bytes: &[u8]) -> Result<()> {
+        let words = bytes.chunks(size_of::<usize>());
+        (at..).step_by(size_of::<usize>()).zip(words).try_for_each(|(at, bytes)| {
+            let mut word = [0; size_of::<usize>()];
+            word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            self.request_at(libc::PTRACE_POKEDATA, at, usize::from_ne_bytes(word)).map(drop)
+        })
     }
 }

@@ -308,7 +308,7 @@ fn follow(library: &Library, path: &[u8]) {
             Stop::Exec => return inject::begin_with(tracee, library, path),
             Stop::Signal(signal) => tracee.go_on(signal),
             Stop::Group => tracee.stay(),
-            Stop::Boundary | Stop::Other => tracee.go_on(0),
+            Stop::Other => tracee.go_on(0),
         };
     }
 }

@@ -19,11 +19,13 @@ sd_sys::library_entry!(start);
 /// Returns where the program begins.
 ///
 /// # Safety
-/// Called once, by `sd_start`: the tracer's process id, and the stack pointer that the kernel gave to the program.
-unsafe extern "C" fn start(tracer: c_int, stack: *const usize) -> usize {
+/// Called once, by `sd_start`: the tracer's process id, the stack pointer that the kernel gave to the program, and the page with the tracer's
+/// instructions, which have been executed.
+unsafe extern "C" fn start(tracer: c_int, stack: *const usize, page: usize) -> usize {
     // SAFETY: by contract.
     let start = unsafe { Start::of(stack) };
     reap(tracer);
+    give_back(page);
     // Words of the thread's come first: all the rest uses them.
     if is_possible(&start) && crate::sites::begin_own() {
         freestanding::set_start(&start);
@@ -49,6 +51,12 @@ unsafe fn next_instruction(start: &Start) -> usize {
         // SAFETY: the kernel has mapped the linker there, whose file begins with its header.
         Some(base) => base + unsafe { (base as *const Elf64_Ehdr).read() }.e_entry as usize,
     }
+}
+
+/// The kernel's own page of the vDSO is there again. Where that is refused the copy stays: what the program uses of it is the same.
+fn give_back(page: usize) {
+    // SAFETY: what is behind the vDSO's own bytes in the page is not executed any more; the rest is as before.
+    let _ = unsafe { syscall!(libc::SYS_madvise, page, 4096, libc::MADV_DONTNEED) };
 }
 
 /// Where orphans come to this process the tracer is a child, of which the program must not know. It has nothing left to do.

@@ -1,9 +1,11 @@
 //! x86-64.
 
 mod apart;
+mod bootstrap;
 mod sites;
 
 pub use apart::*;
+pub use bootstrap::*;
 pub use sites::*;
 
 use crate::thread::{self, Block, Record};

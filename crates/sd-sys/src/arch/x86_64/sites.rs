@@ -420,6 +420,7 @@ macro_rules! exit_entry {
 /// |---|---|
 /// | rdi | the tracer's process id |
 /// | rsi | where the library is mapped |
+/// | rcx | the page with the instructions that have mapped it |
 /// | rsp | as the kernel gave it to the program |
 #[cfg(sd_freestanding)]
 #[macro_export]
@@ -432,6 +433,7 @@ macro_rules! library_entry {
             "sd_start:",
             "mov rbx, rsp",
             "mov r12, rdi",
+            "mov r13, rcx",
             "lea rax, [rip + _DYNAMIC]",
             "xor ecx, ecx",
             "xor edx, edx",
@@ -460,6 +462,7 @@ macro_rules! library_entry {
             "5:",
             "mov rdi, r12",
             "mov rsi, rbx",
+            "mov rdx, r13",
             "and rsp, -16",
             "call {start}",
             "mov rsp, rbx",

@@ -2,9 +2,11 @@
 //! and no line of `sd ss` would show them. Found below /proc, as far as this user may look there.
 
 use crate::absent;
+use sd_attach::dynamic::{Linked, Window};
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -67,6 +69,8 @@ fn one(pid: u32, socket: &Path) -> Option<Unregistered> {
 fn why_unknown(root: &str, socket: &Path) -> &'static str {
     if is_secure(root) {
         "its exec gave it rights (set-user-id or file capabilities), so it is left alone"
+    } else if is_unbegun(root) {
+        "it begins without the start of musl's libc, which would begin the library (as Go's own linker makes programs with cgo): link it with gcc"
     } else if is_elsewhere(root) {
         "it is in another user namespace, and does not believe the monitor; sd doctor in there says why"
     } else if promotes(socket) {
@@ -118,6 +122,13 @@ pub(crate) fn is_secure(root: &str) -> bool {
         }
     }
     false
+}
+
+/// Whether no constructor is run in the program, so the library does not begin.
+fn is_unbegun(root: &str) -> bool {
+    let Ok(file) = fs::File::open(format!("{root}/exe")) else { return false };
+    let (fd, mut window) = (file.as_raw_fd(), [0; size_of::<Window>()]);
+    Linked::of(fd, &mut window).is_some_and(|found| !found.runs_constructors(fd, &mut window))
 }
 
 fn is_elsewhere(root: &str) -> bool {

@@ -1,4 +1,4 @@
-# Talks with heir_of_exec.py, and on with its heir, for a second.
+# Talks with heir_of_exec.py, and on with its heir, for two seconds.
 import random, socket, sys, time
 
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -17,7 +17,7 @@ def echo(data):
 
 for number in range(5000):
     echo(b"%04d" % number)
-end = time.monotonic() + 1
+end = time.monotonic() + 2
 while time.monotonic() < end:
     echo(random.randbytes(random.choice([1, 100, 4096, 100_000])))
 connection.shutdown(socket.SHUT_WR)

@@ -25,7 +25,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .ours()
         .extra()
         .limit_s(180),
-    Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed).ours(),
+    Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed)
+        .ours()
+        .limit_s(240),
     Scenario::new("between-hosts-orphan", &["python3", network::PROGRAM], orphan).ours(),
 ];
 

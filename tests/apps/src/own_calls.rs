@@ -6,7 +6,7 @@ use super::Scenario;
 use super::mixed_tools::compile;
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail, product, ss};
+use harness::{Result, fail, product, retry, ss};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -92,7 +92,16 @@ fn unbegun_inherits(lab: &mut Lab) -> Result<()> {
     let args = ["-c", include_str!("../py/heir_of_exec.py"), &text, &program.display().to_string()];
     let server = lab.serve(Side::Sd, port, "python3", &args)?;
     let watch = lab.watch(port);
-    let said = said(lab, &["python3", "-c", include_str!("../py/heir_client.py")], &[&text])?;
+    let args = ["-c", include_str!("../py/heir_client.py"), &text];
+    let client = Proc::start(&mut lab.command(Side::Sd, "python3", &args)?, "client", lab.path())?;
+    if !lab.is_oracle() {
+        const WHY: &str = "it begins without the start of musl's libc";
+        retry(LIMIT, || match reason_of(lab, server.pid())? {
+            Some(reason) if reason.starts_with(WHY) => Ok(()),
+            other => fail!("sd ss says of the heir {other:?}"),
+        })?;
+    }
+    let said = client.wait(LIMIT)?.ok()?.text();
     if said != "echoed\n" {
         fail!("the client said {said:?}");
     }
@@ -137,11 +146,9 @@ fn left_alone(lab: &mut Lab) -> Result<()> {
     let server = lab.serve(Side::Sd, port, &echo, &["serve", &text])?;
     lab.run(Side::Sd, "python3", &["-c", CONNECT, &text], LIMIT)?;
     if !lab.is_oracle() {
-        let known = ss::document(&product::sd(), &lab.socket())?;
-        let named = known["unregistered"].as_array().into_iter().flatten();
-        let mut reasons = named.filter(|one| one["pid"] == server.pid()).map(|one| one["reason"].as_str());
-        if reasons.next() != Some(Some(WHY)) {
-            fail!("sd ss says {}", known["unregistered"]);
+        let reason = reason_of(lab, server.pid())?;
+        if reason.as_deref() != Some(WHY) {
+            fail!("sd ss says {reason:?}");
         }
         let mut doctor = Command::new(product::sd());
         doctor.args(["doctor", "--pid", &server.pid().to_string()]).env("SD_MONITOR", lab.socket());
@@ -152,6 +159,14 @@ fn left_alone(lab: &mut Lab) -> Result<()> {
     }
     server.terminate(LIMIT)?;
     Ok(())
+}
+
+/// Why a process is not known to the monitor, as `sd ss` says.
+fn reason_of(lab: &Lab, pid: u32) -> Result<Option<String>> {
+    let known = ss::document(&product::sd(), &lab.socket())?;
+    let mut named = known["unregistered"].as_array().into_iter().flatten();
+    let found = named.find(|one| one["pid"] == pid);
+    Ok(found.and_then(|one| one["reason"].as_str()).map(str::to_owned))
 }
 
 /// One conversation.

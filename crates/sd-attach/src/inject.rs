@@ -42,10 +42,12 @@ fn start(tracee: Tracee, library: &Library, path: &[u8]) -> Result<()> {
         steps: [Step::default(); STEPS_MAX],
         count: 0,
     };
-    let headers_at = first.rsp.wrapping_sub(BELOW_STACK) / PAGE * PAGE;
-    let path_at = headers_at - (path.len() as u64).next_multiple_of(PAGE);
+    // One below the other, mostly in one page.
+    let below = |at: u64, len: usize| (at - len as u64) / 16 * 16;
+    let headers_at = below(first.rsp.wrapping_sub(BELOW_STACK) / PAGE * PAGE, library.headers().len());
+    let path_at = below(headers_at, path.len());
+    let orders_at = below(path_at, size_of::<Orders>());
     orders.give(library, path_at, headers_at)?;
-    let orders_at = path_at - (size_of::<Orders>() as u64).next_multiple_of(PAGE);
     tracee.write(headers_at, library.headers())?;
     tracee.write(path_at, path)?;
     tracee.write(orders_at, orders.bytes())?;

@@ -27,6 +27,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("exec/standard_streams", standard_streams),
     solo("exec/killed", killed),
     solo("exec/edges_of_room", edges_of_room),
+    solo("exec/vdso_is_the_kernels", vdso_is_the_kernels),
 ];
 
 /// The sleeps make the new image wait in epoll for each word, and the end.
@@ -351,4 +352,13 @@ fn edges_of_room() {
     }
     say!("child: {}", wait_child(child));
     say!("got {got}");
+}
+
+/// Who brings the library into a static program writes behind the vDSO's own bytes, and the library gives that back (`sd-attach`).
+fn vdso_is_the_kernels() {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_vdso = maps.lines().skip_while(|line| !line.ends_with("[vdso]"));
+    let changed =
+        of_vdso.take_while(|line| !line.ends_with("[stack]")).find(|line| line.starts_with("Private_Dirty"));
+    println!("changed: {}", changed.unwrap_or("not known").split_whitespace().collect::<Vec<_>>().join(" "));
 }

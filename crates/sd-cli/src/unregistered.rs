@@ -2,6 +2,7 @@
 //! and no line of `sd ss` would show them. Found below /proc, as far as this user may look there.
 
 use crate::absent;
+use crate::young::Seen;
 use sd_attach::dynamic::{Linked, Window};
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
@@ -44,15 +45,16 @@ impl From<Unregistered> for Value {
 pub(crate) fn all(socket: &Path) -> impl Iterator<Item = Unregistered> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| *pid != std::process::id()).filter_map(|pid| one(pid, socket))
+    let mut seen = Seen::default();
+    pids.filter(|pid| *pid != std::process::id()).filter_map(move |pid| one(pid, socket, &mut seen))
 }
 
-fn one(pid: u32, socket: &Path) -> Option<Unregistered> {
+fn one(pid: u32, socket: &Path, seen: &mut Seen) -> Option<Unregistered> {
     let root = format!("/proc/{pid}");
     let maps = fs::read(format!("{root}/maps")).ok()?;
     let has_library = sd_cli::library::is_mapped(&maps);
     let is_one = if has_library { !is_registered(&root, &maps) } else { absent::is_named(&root) };
-    if !is_one || !crate::young::has_tcp(pid as i32) {
+    if !is_one || !seen.has_tcp(pid as i32) {
         return None;
     }
     let named = variable(&root, b"SD_MONITOR=");

@@ -3,20 +3,22 @@
 
 use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
+use sd_sys::netlink::{Netlink, Tcp};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-type Tcp = BTreeMap<u64, TcpNetEntry>;
+/// By inode.
+type All = BTreeMap<u64, Tcp>;
 
-/// What was read below /proc, each once.
+/// What the kernel was asked, each once.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     /// Numbers that lead to sockets, with the inodes of those, by process.
     sockets: BTreeMap<i32, BTreeMap<i32, u64>>,
     /// By what the link to the network namespace says.
-    tcp: BTreeMap<PathBuf, Tcp>,
+    tcp: BTreeMap<PathBuf, All>,
 }
 
 /// Sockets that a status document names.
@@ -67,8 +69,8 @@ impl Known {
         known
     }
 
-    fn has(&self, inode: u64, entry: &TcpNetEntry) -> bool {
-        let names = || (name(entry.local_address), name(entry.remote_address));
+    fn has(&self, inode: u64, entry: &Tcp) -> bool {
+        let names = || (name(entry.local), name(entry.peer));
         self.inodes.contains(&inode) || !self.names.is_empty() && self.names.contains(&names())
     }
 }
@@ -81,10 +83,21 @@ impl Seen {
     }
 
     /// Of the process's network namespace.
-    fn tcp_of(&mut self, process: &Process) -> &Tcp {
-        let namespace = std::fs::read_link(format!("/proc/{}/ns/net", process.pid));
-        let unknown = || PathBuf::from(process.pid.to_string());
-        self.tcp.entry(namespace.unwrap_or_else(|_| unknown())).or_insert_with(|| tcp_of(process))
+    fn tcp_of(&mut self, process: &Process) -> &All {
+        let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net"));
+        let pid = process.pid.to_string();
+        let its = namespace(&pid).unwrap_or_else(|_| PathBuf::from(pid));
+        let own = || if namespace("self").is_ok_and(|own| own == its) { all_here() } else { None };
+        let found = || own().unwrap_or_else(|| all_of(process));
+        self.tcp.entry(its.clone()).or_insert_with(found)
+    }
+
+    /// Whether a process has a TCP socket that is bound or connected.
+    pub(crate) fn has_tcp(&mut self, pid: i32) -> bool {
+        let sockets = self.sockets_of(pid).clone();
+        let Some(process) = Process::new(pid).ok().filter(|_| !sockets.is_empty()) else { return false };
+        let tcp = self.tcp_of(&process);
+        sockets.values().any(|inode| tcp.contains_key(inode))
     }
 }
 
@@ -100,21 +113,13 @@ fn of(pid: i32, comm: &str, known: &mut Known, seen: &mut Seen) -> Option<Vec<Va
         return None;
     }
     let tcp = seen.tcp_of(&process);
-    let is_connection = |entry: &TcpNetEntry| !matches!(entry.state, TcpState::Listen | TcpState::TimeWait);
+    let is_connection = |entry: &Tcp| !matches!(state(entry), Some(TcpState::Listen | TcpState::TimeWait));
     let young = sockets.into_iter().filter_map(|(fd, inode)| {
         let entry = tcp.get(&inode).filter(|entry| is_connection(entry) && !known.has(inode, entry))?;
         known.inodes.insert(inode);
         Some(line((pid, comm, fd), entry))
     });
     Some(young.collect())
-}
-
-/// Whether a process has a TCP socket that is bound or connected.
-pub(crate) fn has_tcp(pid: i32) -> bool {
-    Process::new(pid).is_ok_and(|process| {
-        let tcp = tcp_of(&process);
-        sockets_of(&process).values().any(|inode| tcp.contains_key(inode))
-    })
 }
 
 /// Numbers of a process that lead to sockets, with the inodes of those.
@@ -124,19 +129,44 @@ fn sockets_of(process: &Process) -> BTreeMap<i32, u64> {
     all.filter_map(|info| Some((info.fd, inode(info.target)?))).collect()
 }
 
-/// TCP sockets of the process's network namespace, by inode.
-fn tcp_of(process: &Process) -> Tcp {
-    let all = process.tcp().unwrap_or_default().into_iter().chain(process.tcp6().unwrap_or_default());
-    all.filter(|entry| entry.inode != 0).map(|entry| (entry.inode, entry)).collect()
+/// TCP sockets of this program's own network namespace. `None`: the kernel does not say so.
+fn all_here() -> Option<All> {
+    let mut all = All::new();
+    let mut add = |tcp: Tcp| {
+        if tcp.inode != 0 {
+            all.insert(tcp.inode.into(), tcp);
+        }
+    };
+    let netlink = Netlink::of_sockets().ok().filter(Netlink::knows_tcp)?;
+    netlink.tcp(&mut add).ok()?;
+    Some(all)
 }
 
-fn line((pid, comm, fd): (i32, &str, i32), entry: &TcpNetEntry) -> Value {
+/// TCP sockets of the process's network namespace.
+fn all_of(process: &Process) -> All {
+    let all = process.tcp().unwrap_or_default().into_iter().chain(process.tcp6().unwrap_or_default());
+    let tcp = |of: TcpNetEntry| Tcp {
+        state: of.state as u8,
+        local: of.local_address,
+        peer: of.remote_address,
+        rx_queue: of.rx_queue,
+        tx_queue: of.tx_queue,
+        inode: of.inode as u32,
+    };
+    all.filter(|entry| entry.inode != 0).map(|entry| (entry.inode, tcp(entry))).collect()
+}
+
+fn line((pid, comm, fd): (i32, &str, i32), entry: &Tcp) -> Value {
     json!({
         "pid": pid, "comm": comm, "fd": fd,
-        "local": name(entry.local_address), "peer": name(entry.remote_address),
-        "state": state(&entry.state), "path": "kernel", "reason": "it has not lasted yet, or is not followed",
+        "local": name(entry.local), "peer": name(entry.peer),
+        "state": state_name(entry), "path": "kernel", "reason": "it has not lasted yet, or is not followed",
         "rx_queue": entry.rx_queue, "tx_queue": entry.tx_queue, "rx_bytes": 0, "tx_bytes": 0,
     })
+}
+
+fn state(of: &Tcp) -> Option<TcpState> {
+    TcpState::from_u8(of.state)
 }
 
 /// As the monitor writes it.
@@ -145,16 +175,16 @@ fn name(of: SocketAddr) -> String {
 }
 
 /// As the monitor names it.
-fn state(of: &TcpState) -> &'static str {
-    match of {
-        TcpState::Established => "ESTABLISHED",
-        TcpState::SynSent => "SYN_SENT",
-        TcpState::SynRecv => "SYN_RECV",
-        TcpState::FinWait1 => "FIN_WAIT1",
-        TcpState::FinWait2 => "FIN_WAIT2",
-        TcpState::CloseWait => "CLOSE_WAIT",
-        TcpState::LastAck => "LAST_ACK",
-        TcpState::Closing => "CLOSING",
+fn state_name(of: &Tcp) -> &'static str {
+    match state(of) {
+        Some(TcpState::Established) => "ESTABLISHED",
+        Some(TcpState::SynSent) => "SYN_SENT",
+        Some(TcpState::SynRecv) => "SYN_RECV",
+        Some(TcpState::FinWait1) => "FIN_WAIT1",
+        Some(TcpState::FinWait2) => "FIN_WAIT2",
+        Some(TcpState::CloseWait) => "CLOSE_WAIT",
+        Some(TcpState::LastAck) => "LAST_ACK",
+        Some(TcpState::Closing) => "CLOSING",
         _ => "CLOSE",
     }
 }
@@ -189,6 +219,24 @@ mod tests {
         add(&mut status);
         let again = status["connections"].as_array().unwrap().iter().filter(is_one).count();
         assert_eq!(again, 1, "it is known now");
+    }
+
+    #[test]
+    fn the_kernel_says_what_is_below_proc() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _of_v4 = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let _accepted = listener.accept().unwrap();
+        let _of_v6 = TcpStream::connect(("::1", port)).unwrap();
+        let own = |all: All| {
+            let is_own = |tcp: &Tcp| [tcp.local.port(), tcp.peer.port()].contains(&port);
+            all.into_values().filter(is_own).map(|tcp| (tcp.inode, tcp)).collect::<BTreeMap<_, _>>()
+        };
+        let (mut told, read) = (own(all_here().unwrap()), own(all_of(&Process::myself().unwrap())));
+        // A listener's is its backlog.
+        told.values_mut().filter(|tcp| tcp.state == TcpState::Listen as u8).for_each(|tcp| tcp.tx_queue = 0);
+        assert_eq!(told, read);
+        assert_eq!(told.len(), 4, "{told:?}");
     }
 
     #[test]

@@ -4,6 +4,10 @@
 //! An answer is believed only if the kernel sent it (port id 0) and it carries the question's number, which nobody can
 //! foresee. Each question is answered by the time it has been sent, so nothing here waits.
 
+mod tcp;
+
+pub use tcp::Tcp;
+
 use crate::fd::{Number, Owned};
 use crate::{Errno, Result, check, syscall};
 

@@ -42,7 +42,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
             fail!("the client came to its end before its descriptors were stolen");
         }
         let watch = lab.watch_every(port.parse()?, Duration::from_millis(5));
-        let client = start(lab, Side::Sd, &["chat", &port, "6000"])?;
+        // With pauses: two that are always busy leave little of two processors to `sd ss`.
+        let client = start(lab, Side::Sd, &["chat", &port, "400", "5"])?;
         let pid = u64::from(client.pid());
         client.wait(LIMIT)?.ok()?;
         // The server has the thief's own connections too.

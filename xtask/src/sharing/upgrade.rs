@@ -130,7 +130,8 @@ fn comes_back(lab: &Lab, port: &str) -> Result<()> {
         start(lab, Side::Sd, &["chat", port, "1"])?.wait(LIMIT)?.ok()?;
     }
     let watch = lab.watch_every(port.parse()?, Duration::from_millis(5));
-    start(lab, Side::Sd, &["chat", port, "5000"])?.wait(LIMIT)?.ok()?;
+    // With pauses: two that are always busy leave little of two processors to `sd ss`.
+    start(lab, Side::Sd, &["chat", port, "400", "5"])?.wait(LIMIT)?.ok()?;
     match watch {
         Some(watch) => ss::require_shm(&watch.finish()?),
         None => Ok(()),

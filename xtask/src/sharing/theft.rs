@@ -28,7 +28,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
                 fail!("a socket was opened by its path");
             }
             // The client goes on to other connections: the number may be free for a moment.
-            for _ in 0..10 {
+            for _ in 0..40 {
                 let args = ["thief", &pid.to_string(), &fd.to_string(), &port];
                 if start(lab, thief, &args)?.wait(LIMIT)?.status.success() {
                     stolen += 1;

@@ -57,8 +57,11 @@ impl Linked {
         self.linker == Linker::Glibc || self.has_name(fd, b"__libc_start_main\0", window) == Some(true)
     }
 
-    /// Whether a name, with its end, is one of the program's, or the end of one.
+    /// Whether a name, with its end, is one of the program's, or the end of one. `None`: they cannot be read, or are too many to be searched.
     fn has_name(&self, fd: i32, name: &[u8], window: &mut Window) -> Option<bool> {
+        if self.names_len > NAMES_LEN_MAX {
+            return None;
+        }
         let (mut at, end) = (self.names_at, self.names_at.checked_add(self.names_len)?);
         while at < end {
             let len = (end - at).min(window.len() as u64) as usize;
@@ -139,6 +142,8 @@ pub fn tags(fd: i32, dynamic: Entry, mut each: impl FnMut(u64, u64)) -> Option<(
     Some(())
 }
 
+/// Far more than any program has. The file may be another user's, who could make root's `sd ss` read a file of holes for years.
+const NAMES_LEN_MAX: u64 = 16 << 20;
 /// Longer dynamic sections are not read to their end.
 const SECTION_LEN_MAX: u64 = 16 << 10;
 
@@ -172,6 +177,23 @@ mod tests {
         let shell = of("/bin/sh").unwrap();
         assert_eq!((shell.linker, shell.libraries), (Linker::Glibc, 1));
         assert!(of("/etc/passwd").is_none() && of("/bin").is_none());
+    }
+
+    #[test]
+    fn a_file_of_holes_is_not_read_to_its_end() {
+        let path = std::env::temp_dir().join(format!("sd-holes-{}", std::process::id()));
+        let file = File::create_new(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let found = Linked {
+            linker: Linker::Musl,
+            libraries: 1,
+            looks_elsewhere: false,
+            names_at: 0,
+            names_len: 1 << 40,
+        };
+        let runs = found.runs_constructors(File::open(&path).unwrap().as_raw_fd(), &mut [0; 1024]);
+        std::fs::remove_file(&path).unwrap();
+        assert!(!runs);
     }
 
     #[test]

@@ -248,6 +248,7 @@ impl Targets {
 }
 
 impl Place {
+    /// The number of the call, as far as `targets` let it be known.
     fn number(&self, bytes: &[u8]) -> Number {
         let [before, ..] = self.before;
         let number = decode(bytes, before).filter(|_| before < self.at).and_then(|found| found.number);

@@ -13,7 +13,8 @@
 //!
 //! Waiting: the descriptor is the completion channel's, and the queue tells it once when it is armed. [`Carrier::woken`] takes what was told and arms
 //! it again, and nothing else asks the kernel: who looks without sleeping pays for looks only, and is told once when he sleeps. It is never
-//! writable: who is blocked waits for what the other engine says.
+//! writable: who is blocked waits for what the other engine says. A second descriptor, [`Verbs::events`], tells that the device or its port
+//! has failed: then the carrier has ended, also where nothing was sent.
 //!
 //! Which device: the one that has the engine's own address among its names (RoCE, IPv4). Whether the other engine's end is where that engine should
 //! be, [`VerbsEnd::is_at`] says: the caller asks before it connects.
@@ -23,8 +24,8 @@ mod end;
 use crate::{Carrier, End, Flushed, Kind, Mark, PACKET_MAX, PACKET_MIN, Received, State, Wants};
 pub use end::VerbsEnd;
 use sd_verbs::{
-    Absent, Completion, Device, Domain, Done, Error, Failure, Landing, Outcome, Pair, PairConfig, Queue,
-    Source, Window,
+    Absent, Completion, Context, Device, Domain, Done, Error, Event, Failure, Landing, Outcome, Pair,
+    PairConfig, Queue, Source, Window,
 };
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -83,6 +84,9 @@ pub struct Verbs {
     queue: Queue,
     source: Source,
     landing: Landing,
+    context: Context,
+    port: u8,
+    gid_index: u32,
     other: Window,
     packet_max: usize,
     slots: usize,
@@ -133,6 +137,9 @@ impl Verbs {
             queue,
             source: Source::new(domain, (slots + 1) * slot_bytes)?,
             landing: Landing::new(domain, slots * slot_bytes)?,
+            context: domain.context().clone(),
+            port: config.port,
+            gid_index: config.gid_index,
             other: Window { addr: 0, len: 0, key: 0 },
             packet_max,
             slots,
@@ -182,6 +189,32 @@ impl Verbs {
         self.other = other.window;
         self.pair.connect(&other.address)?;
         self.queue.arm()
+    }
+
+    /// To be waited for besides [`Carrier::fd`], with [`Carrier::woken`] as well.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.context.events()
+    }
+
+    /// Takes what the device tells unasked.
+    fn hear_device(&mut self) {
+        while let Some(event) = self.context.take_event() {
+            match event {
+                Event::Device => self.fail(End::Broken(libc::ENODEV)),
+                Event::PortDown(port) if port == self.port => self.fail(End::Broken(libc::ENETDOWN)),
+                Event::Names(port) if port == self.port => self.check_name(),
+                Event::Queue => self.fail(End::Broken(libc::EOVERFLOW)),
+                Event::PortDown(_) | Event::Names(_) | Event::Other(_) => {}
+            }
+        }
+    }
+
+    /// Where this end is called otherwise now, the other one writes to nobody.
+    fn check_name(&mut self) {
+        let name = self.context.gid(self.port, self.gid_index);
+        if name.ok() != Some(self.pair.address().gid) {
+            self.fail(End::Broken(libc::EADDRNOTAVAIL));
+        }
     }
 
     pub fn counters(&self) -> VerbsCounters {
@@ -396,10 +429,12 @@ impl Carrier for Verbs {
     }
 
     fn woken(&mut self) {
+        if !self.queue.take_event() {
+            // It was the other descriptor, which is readable until this is done.
+            return self.hear_device();
+        }
         // What came before the queue is armed again tells nobody: it is found when the caller receives.
-        if self.queue.take_event()
-            && let Err(error) = self.queue.arm()
-        {
+        if let Err(error) = self.queue.arm() {
             self.fail(End::Broken(errno_of(&error)));
         }
     }

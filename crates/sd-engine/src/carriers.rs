@@ -107,7 +107,7 @@ impl Carriers {
         carried.then(|| go_by_trunk(link))
     }
 
-    /// An end for RDMA that is new, and to be watched.
+    /// A descriptor of an end for RDMA that is new, and to be watched.
     pub(crate) fn unwatched(&mut self) -> Option<i32> {
         self.rdma.unwatched()
     }

@@ -109,7 +109,7 @@ impl Peer {
         self.carriers.may_have_news(now);
     }
 
-    /// A socket that is new, and to be watched.
+    /// A descriptor that is new, and to be watched; until there is none.
     pub(crate) fn unwatched(&mut self) -> Option<i32> {
         self.unwatched.take().or_else(|| self.carriers.unwatched())
     }

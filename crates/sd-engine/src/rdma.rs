@@ -14,6 +14,7 @@
 //! * Nothing is sent but to a device that has the other engine's own address among its names.
 //! * The other engine can have one end made a second, and one is there at a time.
 //! * Nobody wakes up to try again: that is done when something goes between the engines.
+//! * That the device or its port is gone ends an end at once, also where nothing goes by it.
 
 use crate::desk::Desk;
 use crate::words;
@@ -73,8 +74,8 @@ pub(crate) struct Rdma {
     taken_at: Option<u64>,
     /// When the stage was reached that waits for the other engine.
     waits_since: u64,
-    /// An end that the loop does not watch yet.
-    unwatched: Option<i32>,
+    /// Descriptors of an end that the loop does not watch yet.
+    unwatched: Vec<i32>,
 }
 
 impl Rdma {
@@ -94,18 +95,18 @@ impl Rdma {
             since: 0,
             taken_at: None,
             waits_since: 0,
-            unwatched: None,
+            unwatched: Vec::new(),
         }
     }
 
     /// A session begins, or there is none any more.
     pub(crate) fn begin_anew(&mut self) {
-        (self.end, self.stage, self.unwatched) = (None, Stage::Nothing, None);
+        self.end_it();
         (self.due, self.pause) = (0, PAUSE_NS[0]);
     }
 
     pub(crate) fn unwatched(&mut self) -> Option<i32> {
-        self.unwatched.take()
+        self.unwatched.pop()
     }
 
     /// It carries.
@@ -173,8 +174,13 @@ impl Rdma {
     fn give_up(&mut self, now: u64) {
         let was_good = self.carries() && now - self.since >= GOOD_NS;
         self.pause = if was_good { PAUSE_NS[0] } else { (2 * self.pause).min(PAUSE_NS[1]) };
-        (self.end, self.stage, self.unwatched) = (None, Stage::Nothing, None);
+        self.end_it();
         self.due = now + self.pause;
+    }
+
+    fn end_it(&mut self) {
+        (self.end, self.stage) = (None, Stage::Nothing);
+        self.unwatched.clear();
     }
 
     /// Makes an end, connects it if the other one is known, and tells the other engine: it is at this stage then.
@@ -188,7 +194,7 @@ impl Rdma {
         });
         match made {
             Ok(end) if link.open(TENANT, NOBODY, 0, &words::offer(&end.end())).is_ok() => {
-                self.unwatched = other.map(|_| end.as_fd().as_raw_fd());
+                self.unwatched = other.map(|_| descriptors(&end)).unwrap_or_default();
                 (self.end, self.stage, self.waits_since) = (Some(end), stage, now);
             }
             Ok(_) => {}
@@ -214,7 +220,7 @@ impl Rdma {
                 self.fails(now, &error);
                 return Some(Turn::Ends);
             }
-            self.unwatched = Some(end.as_fd().as_raw_fd());
+            self.unwatched = descriptors(end);
             (self.stage, self.waits_since) = (Stage::Asking, now);
             link.ask(path);
             return None;
@@ -223,11 +229,17 @@ impl Rdma {
             return None;
         }
         // That engine has lost the one that there was.
-        let had_one = self.end.take().is_some();
-        (self.stage, self.taken_at) = (Stage::Nothing, Some(now));
+        let had_one = self.end.is_some();
+        self.end_it();
+        self.taken_at = Some(now);
         self.make(now, Some(other), Stage::Quiet, link);
         had_one.then_some(Turn::Ends)
     }
+}
+
+/// What tells of completions, and of the device.
+fn descriptors(end: &Verbs) -> Vec<i32> {
+    vec![end.as_fd().as_raw_fd(), end.events().as_raw_fd()]
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ impl Engine {
         let mut has_come = false;
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
             has_come |= peer.carry(at, now, link, &mut self.desk);
-            if let Some(fd) = peer.unwatched() {
+            while let Some(fd) = peer.unwatched() {
                 watch(&self.sleeper, fd, at as u64);
             }
         }

@@ -125,6 +125,16 @@ pub(crate) struct WorkCompletion {
     pub(crate) dlid_path_bits: u8,
 }
 
+/// `struct ibv_async_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AsyncEvent {
+    /// Of a union: a pointer, or a port's number in its first four bytes.
+    pub(crate) element: [u32; 2],
+    pub(crate) kind: u32,
+    pub(crate) _none: u32,
+}
+
 /// `struct ibv_qp_cap`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -241,6 +251,14 @@ pub(crate) const WC_RECV_RDMA_WITH_IMM: u32 = 129;
 pub(crate) const PORT_ACTIVE: u32 = 4;
 pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
 
+/// Of `enum ibv_event_type`.
+pub(crate) mod event {
+    pub(crate) const CQ_ERR: u32 = 0;
+    pub(crate) const DEVICE_FATAL: u32 = 8;
+    pub(crate) const PORT_ERR: u32 = 10;
+    pub(crate) const GID_CHANGE: u32 = 18;
+}
+
 /// Of `enum ibv_qp_attr_mask`: which members of [`QpAttributes`] are told.
 pub(crate) mod told {
     pub(crate) const STATE: i32 = 1 << 0;
@@ -279,6 +297,8 @@ pub(crate) type CreateCq =
 pub(crate) type DestroyCq = unsafe extern "C" fn(*mut Cq) -> c_int;
 pub(crate) type GetCqEvent = unsafe extern "C" fn(*mut Channel, *mut *mut Cq, *mut *mut c_void) -> c_int;
 pub(crate) type AckCqEvents = unsafe extern "C" fn(*mut Cq, u32);
+pub(crate) type GetAsyncEvent = unsafe extern "C" fn(*mut Context, *mut AsyncEvent) -> c_int;
+pub(crate) type AckAsyncEvent = unsafe extern "C" fn(*mut AsyncEvent);
 pub(crate) type CreateQp = unsafe extern "C" fn(*mut Opaque, *mut QpInit) -> *mut Qp;
 pub(crate) type ModifyQp = unsafe extern "C" fn(*mut Qp, *mut QpAttributes, c_int) -> c_int;
 pub(crate) type QueryQp = unsafe extern "C" fn(*mut Qp, *mut QpAttributes, c_int, *mut QpInit) -> c_int;
@@ -318,6 +338,7 @@ layouts! {
         id = "wr_id" @ 0, status = "status" @ 8, opcode = "opcode" @ 12, byte_len = "byte_len" @ 20, immediate = "imm_data" @ 24,
         qp_number = "qp_num" @ 28, flags = "wc_flags" @ 36, dlid_path_bits = "dlid_path_bits" @ 45,
     }
+    AsyncEvent = "ibv_async_event", 16 { element = "element" @ 0, kind = "event_type" @ 8 }
     Capacity = "ibv_qp_cap", 20 { inline_bytes = "max_inline_data" @ 16 }
     QpInit = "ibv_qp_init_attr", 64 {
         send_cq = "send_cq" @ 8, recv_cq = "recv_cq" @ 16, capacity = "cap" @ 32, kind = "qp_type" @ 52, signals_all = "sq_sig_all" @ 56,

@@ -3,6 +3,7 @@
 use crate::abi;
 use crate::error::{Absent, Error};
 use crate::library::{Library, library};
+use crate::queue::set_nonblocking;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
@@ -93,7 +94,9 @@ impl Device {
         // SAFETY: the device is of the list, which lives until the end of this function.
         let opened = unsafe { (found.library.open_device)(raw) };
         let raw = NonNull::new(opened).ok_or_else(|| Error::last("ibv_open_device"))?;
-        Ok(Context { inner: Arc::new(Opened { library: found.library, raw }) })
+        let context = Context { inner: Arc::new(Opened { library: found.library, raw }) };
+        set_nonblocking(context.events())?;
+        Ok(context)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  Device::all ── open ──> Context ── Domain ──> Source, Landing       memory that the device reads, and that peers write
+//!                             ├────── Event                            what the device tells unasked, and a descriptor for that
 //!                             ├────── Queue                            completions, and a descriptor to wait for them
 //!                             └────── Pair ── connect ── write_with_immediate ──> the peer's Landing, and a completion there
 //! ```
@@ -28,6 +29,7 @@
 mod abi;
 mod device;
 mod error;
+mod event;
 mod library;
 mod memory;
 mod pair;
@@ -37,6 +39,7 @@ mod queue;
 pub use abi::LAYOUTS;
 pub use device::{Context, Device, Domain, Mtu, Port};
 pub use error::{Absent, Error};
+pub use event::Event;
 pub use memory::{Landing, Source, Window};
 pub use pair::{Address, Pair, PairConfig};
 pub use queue::{Completion, Done, Failure, Outcome, Queue};

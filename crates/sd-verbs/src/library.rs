@@ -49,6 +49,8 @@ functions! {
     destroy_cq: DestroyCq = c"ibv_destroy_cq", c"IBVERBS_1.1";
     get_cq_event: GetCqEvent = c"ibv_get_cq_event", c"IBVERBS_1.1";
     ack_cq_events: AckCqEvents = c"ibv_ack_cq_events", c"IBVERBS_1.1";
+    get_async_event: GetAsyncEvent = c"ibv_get_async_event", c"IBVERBS_1.1";
+    ack_async_event: AckAsyncEvent = c"ibv_ack_async_event", c"IBVERBS_1.1";
     create_qp: CreateQp = c"ibv_create_qp", c"IBVERBS_1.1";
     modify_qp: ModifyQp = c"ibv_modify_qp", c"IBVERBS_1.1";
     query_qp: QueryQp = c"ibv_query_qp", c"IBVERBS_1.1";

@@ -183,7 +183,7 @@ impl Drop for Made {
     }
 }
 
-fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Error> {
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Error> {
     use std::os::fd::AsRawFd;
     // SAFETY: fcntl of a descriptor that is open.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };

@@ -223,20 +223,25 @@ impl Driver {
         }
     }
 
-    /// The network device goes down while a connection is used, until RDMA is given up, and comes back; the connection goes on.
+    /// The network device goes down, once while nobody sends and once while a connection is used, until RDMA is given up, and comes back; the
+    /// connection goes on.
     fn outage(&mut self) -> Result<()> {
         let case = Case { what: What::RoundTrip, size: 64, count: 1 };
         self.port += 1;
         let (below, port) = (self.below, self.port);
+        let link = |state: &str| configure(&format!("link set {below} {state}\n"));
+        // Only the device tells of it then; and who does not send does not try RDMA again.
+        link("down")?;
+        until_rdma(&self.host, false)?;
+        link("up")?;
         let (client, _input) = self.start_bench(&case, Side::Sd, OUTAGE_MILLIS)?;
         let told = |error| format!("{error}; the client: {}", client.last_words());
         let host = &self.host;
         let outage = || {
-            // Who sends nothing by RDMA does not see that it fails.
             until_moved(host, port, || true)?;
-            configure(&format!("link set {below} down\n"))?;
+            link("down")?;
             until_rdma(host, false)?;
-            configure(&format!("link set {below} up\n"))?;
+            link("up")?;
             until_rdma(host, true)?;
             let before = bytes(host, port)?;
             until("the connection goes on", PATIENCE, || bytes(host, port).is_ok_and(|now| now > before))

@@ -54,7 +54,8 @@ unsafe impl Send for Pair {}
 
 /// 4.096 us times two to the power of this: 67 ms until a packet is sent again.
 const TIMEOUT: u8 = 14;
-const RETRIES: u8 = 7;
+/// Of 7 rxe says that it is for ever, as of the next one; without a peer that is there nobody would be told.
+const RETRIES: u8 = 6;
 /// 7: for ever.
 const RNR_RETRIES: u8 = 7;
 /// 0.64 ms, `enum` of the specification: what a peer waits when no place was posted.

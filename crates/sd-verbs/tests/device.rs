@@ -158,6 +158,18 @@ fn a_write_that_is_early() {
     assert_eq!(next(&here).outcome, Outcome::Done(Done::Written));
 }
 
+/// A peer that is gone without a word is not waited for for ever.
+#[test]
+#[ignore = "wants an RDMA device: cargo xtask rdma"]
+fn a_peer_that_is_gone() {
+    let [mut here, there] = ends(0);
+    let window = there.landing.window();
+    drop(there);
+    here.pair.write_with_immediate(1, (&here.source, 0, 8), (&window, 0), 0, true).unwrap();
+    assert_eq!(next(&here).outcome, Outcome::Failed(Failure::NoAnswer));
+    assert_eq!(here.pair.is_ended(), Ok(true));
+}
+
 /// A key that the peer has not given: nothing is written, the writer's pair has failed, and what follows is flushed.
 #[test]
 #[ignore = "wants an RDMA device: cargo xtask rdma"]

@@ -16,19 +16,18 @@
 //! writable: who is blocked waits for what the other engine says. A second descriptor, [`Verbs::events`], tells that the device or its port
 //! has failed: then the carrier has ended, also where nothing was sent.
 //!
-//! Which device: the one that has the engine's own address among its names (RoCE, IPv4). Whether the other engine's end is where that engine should
-//! be, [`VerbsEnd::is_at`] says: the caller asks before it connects.
+//! Whether the other engine's end is where that engine should be, [`VerbsEnd::is_at`] says: the caller asks before it connects.
 
+mod device;
 mod end;
 
 use crate::{Carrier, End, Flushed, Kind, Mark, PACKET_MAX, PACKET_MIN, Received, State, Wants};
+use device::{errno, errno_of};
 pub use end::VerbsEnd;
 use sd_verbs::{
-    Absent, Completion, Context, Device, Domain, Done, Error, Event, Failure, Landing, Outcome, Pair,
-    PairConfig, Queue, Source, Window,
+    Completion, Context, Domain, Done, Error, Landing, Outcome, Pair, PairConfig, Queue, Source, Window,
 };
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -159,23 +158,6 @@ impl Verbs {
         })
     }
 
-    /// The same on the device whose active port has this address.
-    pub fn at(address: Ipv4Addr, config: VerbsConfig, first: u32) -> Result<Verbs, Error> {
-        for device in Device::all()? {
-            let Ok(context) = device.open() else { continue };
-            // Devices with more ports than two are not known.
-            for port in 1..=2 {
-                let is_it = |(_, name): &(u32, Ipv4Addr)| *name == address;
-                let Ok(names) = context.addresses(port) else { continue };
-                // RoCE's second version, which is routed, stands behind the first.
-                let Some((gid_index, _)) = names.into_iter().rfind(is_it) else { continue };
-                let config = VerbsConfig { port, gid_index, ..config };
-                return Verbs::new(&context.domain()?, config, first);
-            }
-        }
-        Err(Error::NoDevice(Absent::Device))
-    }
-
     pub fn end(&self) -> VerbsEnd {
         VerbsEnd { address: self.pair.address(), window: self.landing.window() }
     }
@@ -189,32 +171,6 @@ impl Verbs {
         self.other = other.window;
         self.pair.connect(&other.address)?;
         self.queue.arm()
-    }
-
-    /// To be waited for besides [`Carrier::fd`], with [`Carrier::woken`] as well.
-    pub fn events(&self) -> BorrowedFd<'_> {
-        self.context.events()
-    }
-
-    /// Takes what the device tells unasked.
-    fn hear_device(&mut self) {
-        while let Some(event) = self.context.take_event() {
-            match event {
-                Event::Device => self.fail(End::Broken(libc::ENODEV)),
-                Event::PortDown(port) if port == self.port => self.fail(End::Broken(libc::ENETDOWN)),
-                Event::Names(port) if port == self.port => self.check_name(),
-                Event::Queue => self.fail(End::Broken(libc::EOVERFLOW)),
-                Event::PortDown(_) | Event::Names(_) | Event::Other(_) => {}
-            }
-        }
-    }
-
-    /// Where this end is called otherwise now, the other one writes to nobody.
-    fn check_name(&mut self) {
-        let name = self.context.gid(self.port, self.gid_index);
-        if name.ok() != Some(self.pair.address().gid) {
-            self.fail(End::Broken(libc::EADDRNOTAVAIL));
-        }
     }
 
     pub fn counters(&self) -> VerbsCounters {
@@ -478,25 +434,5 @@ impl Drop for Verbs {
                 Err(_) => return,
             }
         }
-    }
-}
-
-fn errno_of(error: &Error) -> i32 {
-    match error {
-        Error::Verb { errno, .. } => *errno,
-        Error::Full => libc::ENOBUFS,
-        Error::NoDevice(_) | Error::PortDown(_) | Error::NoGid(_) => libc::ENODEV,
-        Error::OutOfBounds { .. } => libc::EINVAL,
-    }
-}
-
-/// What a socket's error would be.
-fn errno(failure: Failure) -> i32 {
-    match failure {
-        Failure::Flushed => libc::ECONNABORTED,
-        Failure::RemoteAccess => libc::EACCES,
-        Failure::NoAnswer => libc::ETIMEDOUT,
-        Failure::NotReady => libc::ENOBUFS,
-        Failure::Other(_) => libc::EIO,
     }
 }

@@ -76,6 +76,10 @@ pub(crate) fn noticed_loss() {
 }
 
 /// The number of the control socket was `before`, and is the new one's too where it is free.
+///
+/// Not part of [`checked`]: it has room for descriptors on its stack, and a handler of the program's, on a small stack of its own, may be there.
+#[cold]
+#[inline(never)]
 fn resume(control: &mut Control, before: i32) -> Option<i32> {
     if !witness::is_there() || !can_be_given_back(control) {
         return None;

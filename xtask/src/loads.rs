@@ -45,7 +45,7 @@ impl Place<'_> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     Redis,
     /// 64 bytes, which it has in memory.
@@ -111,19 +111,21 @@ fn start(place: &Place<'_>, load: Load, side: Side, address: &str) -> Result<Pro
                 Load::File => format!("root {folder};"),
                 _ => format!("return 200 {};", "x".repeat(64)),
             };
-            std::fs::write(
-                &config,
-                format!(
-                    "daemon off; worker_processes 1; user root; pid {folder}/nginx.pid; error_log /dev/null;\n\
-                     events {{ worker_connections 1024; }}\n\
-                     http {{ access_log off; keepalive_requests 1000000000;\n\
-                     server {{ listen {address}:{port}; location / {{ {answer} }} }} }}\n"
-                ),
-            )?;
+            std::fs::write(&config, nginx_config(&folder, &format!("{address}:{port}"), &answer))?;
             ("nginx", vec!["-p", &folder, "-c", &config])
         }
     };
     place.start(side, program, &args)
+}
+
+/// One worker in the foreground, which answers so.
+pub(crate) fn nginx_config(folder: &str, listen: &str, answer: &str) -> String {
+    format!(
+        "daemon off; worker_processes 1; user root; pid {folder}/nginx.pid; error_log /dev/null;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{ access_log off; keepalive_requests 1000000000;\n\
+         server {{ listen {listen}; location / {{ {answer} }} }} }}\n"
+    )
 }
 
 /// What is asked of a client.

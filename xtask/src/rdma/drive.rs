@@ -3,12 +3,14 @@
 //! Rounds take turns: in each one every case is measured over every road, another road first each time, so that what else the machine
 //! does hits all of them alike. A figure is a line for the lab; medians are made there.
 
+mod failures;
+mod programs;
+
 use super::agent::{Agent, Server, start, start_engine};
 use super::inside::{DEVICE, End, PATIENCE, gid_index, say};
 use super::rows::{Case, Figure, Road, What};
 use harness::host::Host;
 use harness::lab::Side;
-use harness::network::configure;
 use harness::process::Proc;
 use harness::ss::Connection;
 use harness::{Result, fail, product, until};
@@ -20,9 +22,6 @@ use std::process::ChildStdin;
 
 /// Servers get a port each, so that none waits for one that was closed.
 const PORTS: u16 = 7100;
-/// A connection that is used meanwhile is there for longer than the device is waited for.
-const OUTAGE_MILLIS: u64 = 4 * PATIENCE.as_millis() as u64;
-
 struct Driver {
     host: Host,
     agent: Agent,
@@ -41,8 +40,6 @@ struct Driver {
 
 /// As programs of tests say it.
 const PASSED: &str = "test result: ok. 1 passed; 0 failed; 0 ignored";
-/// Of each kind: they last for some seconds in a guest.
-const REDIS_REQUESTS: &str = "10000";
 /// As `sd ss` names carriers.
 const RDMA: &str = "rdma";
 
@@ -124,8 +121,11 @@ pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super:
         }
     }
     if !options.icount {
-        driver.redis()?;
+        driver.programs(options.quick)?;
         driver.outage()?;
+        if !options.quick {
+            driver.engine_killed()?;
+        }
     }
     let Driver { host, agent, .. } = driver;
     drop(agent);
@@ -196,60 +196,6 @@ impl Driver {
         let args = [what, &size, &count, if self.is_counting { "sleep" } else { "yield" }];
         let said = start(&self.host, None, &program, &args)?.wait(PATIENCE * 2)?.ok()?.text();
         Ok(said.trim().parse()?)
-    }
-
-    /// redis and its own client, as they are: `sd ss` shows their connections on RDMA.
-    fn redis(&mut self) -> Result<()> {
-        self.port += 1;
-        let (address, port) = (self.server.to_string(), self.port.to_string());
-        let server = ["--bind", &address, "--port", &port, "--save", "", "--protected-mode", "no"];
-        let side = Some(Side::Sd);
-        self.agent.serve(&Server {
-            side,
-            program: "redis-server",
-            args: &server,
-            says: None,
-            port: self.port,
-        })?;
-        let client = ["-h", &address, "-p", &port, "-c", "10", "-n", REDIS_REQUESTS, "-t", "set,get", "-q"];
-        let mut client = start(&self.host, side, "redis-benchmark", &client)?;
-        until_moved(&self.host, self.port, || client.is_running())
-            .map_err(|error| format!("{error}; redis-benchmark: {}", client.last_words()))?;
-        let said = client.wait(PATIENCE * 2)?.ok()?.text();
-        self.agent.end()?;
-        match said.matches("requests per second").count() {
-            2 => say(PASSED),
-            _ => fail!("redis-benchmark printed {said:?}"),
-        }
-    }
-
-    /// The network device goes down, once while nobody sends and once while a connection is used, until RDMA is given up, and comes back; the
-    /// connection goes on.
-    fn outage(&mut self) -> Result<()> {
-        let case = Case { what: What::RoundTrip, size: 64, count: 1 };
-        self.port += 1;
-        let (below, port) = (self.below, self.port);
-        let link = |state: &str| configure(&format!("link set {below} {state}\n"));
-        // Only the device tells of it then; and who does not send does not try RDMA again.
-        link("down")?;
-        until_rdma(&self.host, false)?;
-        link("up")?;
-        let (client, _input) = self.start_bench(&case, Side::Sd, OUTAGE_MILLIS)?;
-        let told = |error| format!("{error}; the client: {}", client.last_words());
-        let host = &self.host;
-        let outage = || {
-            until_moved(host, port, || true)?;
-            link("down")?;
-            until_rdma(host, false)?;
-            link("up")?;
-            until_rdma(host, true)?;
-            let before = bytes(host, port)?;
-            until("the connection goes on", PATIENCE, || bytes(host, port).is_ok_and(|now| now > before))
-        };
-        outage().map_err(told)?;
-        drop(client);
-        self.agent.end()?;
-        say(PASSED)
     }
 
     /// `sd bench`'s two sides, with the library or without: the client, which works for so long, and what it reads.

@@ -72,7 +72,7 @@ pub(crate) struct Options {
     device_tests: Vec<PathBuf>,
 }
 
-const NEEDS: [&str; 10] = [
+const NEEDS: [&str; 14] = [
     "qemu-system-x86_64",
     "busybox",
     "cpio",
@@ -81,6 +81,10 @@ const NEEDS: [&str; 10] = [
     "ib_write_lat",
     "redis-server",
     "redis-benchmark",
+    "memcached",
+    "memcslap",
+    "nginx",
+    "wrk",
     "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
     "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
 ];

@@ -1,0 +1,75 @@
+//! Programs as they are: `sd ss` shows their connections on RDMA, and a client without the library is served meanwhile.
+
+use super::super::agent::{Server, start};
+use super::super::inside::PATIENCE;
+use super::{Driver, PASSED, say, until_moved};
+use crate::loads::{Ask, Load, client, nginx_config, said};
+use harness::lab::Side;
+use harness::{Result, fail};
+
+/// Each with a client of its own.
+const LOADS: [Load; 3] = [Load::Redis, Load::Memcached, Load::Nginx];
+/// They last for some seconds in a guest.
+const ASKED: Ask = Ask { load: Load::Redis, connections: 10, seconds: 5, a_second: 5_000 };
+/// Of the client without the library.
+const REGULAR: Ask = Ask { connections: 1, seconds: 1, a_second: 200, ..ASKED };
+
+impl Driver {
+    pub(super) fn programs(&mut self, is_quick: bool) -> Result<()> {
+        for load in LOADS.into_iter().take(if is_quick { 1 } else { LOADS.len() }) {
+            self.program(load).map_err(|error| format!("{load:?}: {error}"))?;
+            say(PASSED)?;
+        }
+        Ok(())
+    }
+
+    fn program(&mut self, load: Load) -> Result<()> {
+        self.port += 1;
+        let (address, port) = (self.server.to_string(), self.port);
+        let (program, args) = server(load, &address, &port.to_string());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.agent.serve(&Server { side: Some(Side::Sd), program, args: &args, says: None, port })?;
+        let begin = |side, ask: &Ask| {
+            let (program, args) = client(ask, (&address, port));
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            start(&self.host, Some(side), program, &args)
+        };
+        let mut ours = begin(Side::Sd, &Ask { load, ..ASKED })?;
+        until_moved(&self.host, port, || ours.is_running())
+            .map_err(|error| format!("{error}; its client: {}", ours.last_words()))?;
+        let regular = begin(Side::Kernel, &Ask { load, ..REGULAR })?;
+        for (one, ask) in [(ours, ASKED), (regular, REGULAR)] {
+            let text = one.wait(PATIENCE * 2)?.ok()?.text();
+            let rate = said(&text, &Ask { load, ..ask })?.requests_per_s;
+            if rate.is_nan() || rate <= 0.0 {
+                fail!("its client printed {text:?}");
+            }
+        }
+        self.agent.end()
+    }
+}
+
+/// The server of a load, in the foreground.
+fn server(load: Load, address: &str, port: &str) -> (&'static str, Vec<String>) {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    match load {
+        Load::Memcached => ("memcached", words(&["-l", address, "-p", port, "-U", "0", "-u", "root"])),
+        Load::Nginx => {
+            let config = nginx_config(
+                "$folder",
+                &format!("{address}:{port}"),
+                &format!("return 200 {};", "x".repeat(64)),
+            );
+            // One process, which is all that is ended.
+            let config = config.replace("daemon off;", "daemon off; master_process off;");
+            let line = format!(
+                "folder=$(mktemp -d); echo \"{config}\" > $folder/c; exec nginx -p $folder -c $folder/c"
+            );
+            ("sh", words(&["-c", &line]))
+        }
+        _ => {
+            let args = ["--bind", address, "--port", port, "--save", "", "--protected-mode", "no"];
+            ("redis-server", words(&args))
+        }
+    }
+}

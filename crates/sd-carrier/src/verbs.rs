@@ -386,7 +386,7 @@ impl Carrier for Verbs {
 
     fn woken(&mut self) {
         if !self.queue.take_event() {
-            // It was the other descriptor, which is readable until this is done.
+            // Another descriptor is ready. If it is the device's, it stays so until this is done.
             return self.hear_device();
         }
         // What came before the queue is armed again tells nobody: it is found when the caller receives.

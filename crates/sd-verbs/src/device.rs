@@ -3,9 +3,9 @@
 use crate::abi;
 use crate::error::{Absent, Error};
 use crate::library::{Library, library};
-use crate::queue::set_nonblocking;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -213,6 +213,16 @@ impl Drop for Allocated {
     fn drop(&mut self) {
         // SAFETY: memory and pairs of it hold it, so nothing is left.
         unsafe { (self.context.library().dealloc_pd)(self.raw.as_ptr()) };
+    }
+}
+
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Error> {
+    // SAFETY: fcntl of a descriptor that is open.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: as above.
+    match flags >= 0 && unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } == 0 {
+        true => Ok(()),
+        false => Err(Error::last("fcntl")),
     }
 }
 

@@ -54,7 +54,7 @@ unsafe impl Send for Pair {}
 
 /// 4.096 us times two to the power of this: 67 ms until a packet is sent again.
 const TIMEOUT: u8 = 14;
-/// Of 7 rxe says that it is for ever, as of the next one; without a peer that is there nobody would be told.
+/// rxe takes 7 for ever, as all devices do with the next one: that the peer is gone would never be told.
 const RETRIES: u8 = 6;
 /// 7: for ever.
 const RNR_RETRIES: u8 = 7;

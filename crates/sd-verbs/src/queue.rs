@@ -1,7 +1,7 @@
 //! Completions: what became of requests, and what has landed.
 
 use crate::abi;
-use crate::device::Context;
+use crate::device::{Context, set_nonblocking};
 use crate::error::Error;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -180,17 +180,6 @@ impl Drop for Made {
             (library.destroy_cq)(self.cq.as_ptr());
             (library.destroy_channel)(self.channel.as_ptr());
         }
-    }
-}
-
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Error> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: fcntl of a descriptor that is open.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: as above.
-    match flags >= 0 && unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } == 0 {
-        true => Ok(()),
-        false => Err(Error::last("fcntl")),
     }
 }
 

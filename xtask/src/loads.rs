@@ -92,10 +92,7 @@ fn start(place: &Place<'_>, load: Load, side: Side, address: &str) -> Result<Pro
     let folder = lab.path().display().to_string();
     let config = format!("{folder}/across.conf");
     let (program, args) = match load {
-        Load::Redis => (
-            "redis-server",
-            ["--port", &port, "--bind", address, "--protected-mode", "no", "--save", ""].to_vec(),
-        ),
+        Load::Redis | Load::Memcached => server_without_files(load, address, &port),
         Load::Postgres => {
             let data = postgres::cluster(lab, side.name())?;
             let mut command = postgres::server(lab, side, (address, PORT), &data)?;
@@ -103,7 +100,6 @@ fn start(place: &Place<'_>, load: Load, side: Side, address: &str) -> Result<Pro
             let server = Proc::start(&mut command, "postgres", lab.path())?;
             return postgres::wait_ready(&server, 1).map(|()| server);
         }
-        Load::Memcached => ("memcached", vec!["-l", address, "-p", &port, "-U", "0", "-u", "root"]),
         Load::First | Load::Sparse => ("python3", vec!["-c", SCRIPT, "serve", address, &port]),
         Load::Nginx | Load::File | Load::Close => {
             std::fs::write(lab.path().join("x"), [b'x'; 64])?;
@@ -116,6 +112,21 @@ fn start(place: &Place<'_>, load: Load, side: Side, address: &str) -> Result<Pro
         }
     };
     place.start(side, program, &args)
+}
+
+/// memcached or redis, which need none.
+pub(crate) fn server_without_files<'a>(
+    load: Load,
+    address: &'a str,
+    port: &'a str,
+) -> (&'static str, Vec<&'a str>) {
+    match load {
+        Load::Memcached => ("memcached", vec!["-l", address, "-p", port, "-U", "0", "-u", "root"]),
+        _ => {
+            let args = vec!["--port", port, "--bind", address, "--protected-mode", "no", "--save", ""];
+            ("redis-server", args)
+        }
+    }
 }
 
 /// One worker in the foreground, which answers so.

@@ -22,6 +22,7 @@ use std::process::ChildStdin;
 
 /// Servers get a port each, so that none waits for one that was closed.
 const PORTS: u16 = 7100;
+
 struct Driver {
     host: Host,
     agent: Agent,

@@ -15,54 +15,49 @@ const USED: Case = Case { what: What::RoundTrip, size: 64, count: 1 };
 const USED_MILLIS: u64 = 4 * PATIENCE.as_millis() as u64;
 
 impl Driver {
-    /// The network device goes down, once while nobody sends and once while a connection is used, until RDMA is given up, and comes back; the
-    /// connection goes on.
+    /// The network device goes down, once while nobody sends and once while a connection is used, until RDMA is given up, and comes back.
     pub(super) fn outage(&mut self) -> Result<()> {
-        self.port += 1;
-        let (below, port) = (self.below, self.port);
-        let link = |state: &str| configure(&format!("link set {below} {state}\n"));
-        // Only the device tells of it then; and who does not send does not try RDMA again.
-        link("down")?;
-        until_rdma(&self.host, false)?;
-        link("up")?;
-        let (client, _input) = self.start_bench(&USED, Side::Sd, USED_MILLIS)?;
-        let told = |error| format!("{error}; the client: {}", client.last_words());
-        let host = &self.host;
-        let outage = || {
-            until_moved(host, port, || true)?;
-            link("down")?;
+        let below = self.below;
+        let outage = |host: &Host| {
+            configure(&format!("link set {below} down\n"))?;
             until_rdma(host, false)?;
-            link("up")?;
-            goes_on(host, port)
+            configure(&format!("link set {below} up\n"))
         };
-        outage().map_err(told)?;
-        drop(client);
-        self.agent.end()?;
-        say(PASSED)
+        // Only the device tells of it then; and who does not send does not try RDMA again.
+        outage(&self.host)?;
+        self.lives_through(outage)
     }
 
-    /// `kill -9` of this host's engine: connections go back to the kernel, the monitor starts another engine, and all goes by RDMA again.
+    /// `kill -9` of this host's engine: connections go back to the kernel, and the monitor starts another engine.
     pub(super) fn engine_killed(&mut self) -> Result<()> {
+        self.lives_through(|host| {
+            let before = engine(host)?;
+            send(before, Signal::SIGKILL);
+            until("there is another engine", PATIENCE, || engine(host).is_ok_and(|pid| pid != before))
+        })
+    }
+
+    /// A connection that is used and goes by RDMA does so again after what happens.
+    fn lives_through(&mut self, happens: impl Fn(&Host) -> Result<()>) -> Result<()> {
         self.port += 1;
-        let port = self.port;
         let (client, _input) = self.start_bench(&USED, Side::Sd, USED_MILLIS)?;
-        let told = |error| format!("{error}; the client: {}", client.last_words());
-        let host = &self.host;
-        let killed = || {
+        let (host, port) = (&self.host, self.port);
+        let lives = || {
             until_moved(host, port, || true)?;
-            let engine = || host.engine_seen().map(|seen| seen["pid"].as_u64().unwrap_or_default());
-            let before = engine()?;
-            send(before as u32, Signal::SIGKILL);
-            until("there is another engine", PATIENCE, || {
-                engine().is_ok_and(|pid| ![0, before].contains(&pid))
-            })?;
+            happens(host)?;
             goes_on(host, port)
         };
-        killed().map_err(told)?;
+        lives().map_err(|error| format!("{error}; the client: {}", client.last_words()))?;
         drop(client);
         self.agent.end()?;
         say(PASSED)
     }
+}
+
+/// The process of this host's engine.
+fn engine(host: &Host) -> Result<u32> {
+    let pid = host.engine_seen()?["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    pid.filter(|pid| *pid != 0).ok_or_else(|| "there is no engine".into())
 }
 
 /// By RDMA, at last.

@@ -3,7 +3,7 @@
 use super::super::agent::{Server, start};
 use super::super::inside::PATIENCE;
 use super::{Driver, PASSED, say, until_moved};
-use crate::loads::{Ask, Load, client, nginx_config, said};
+use crate::loads::{Ask, Load, client, nginx_config, said, server_without_files};
 use harness::lab::Side;
 use harness::{Result, fail};
 
@@ -26,8 +26,11 @@ impl Driver {
     fn program(&mut self, load: Load) -> Result<()> {
         self.port += 1;
         let (address, port) = (self.server.to_string(), self.port);
-        let (program, args) = server(load, &address, &port.to_string());
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (line, number) = (nginx(&address, port), port.to_string());
+        let (program, args) = match load {
+            Load::Nginx => ("sh", vec!["-c", &line]),
+            _ => server_without_files(load, &address, &number),
+        };
         self.agent.serve(&Server { side: Some(Side::Sd), program, args: &args, says: None, port })?;
         let begin = |side, ask: &Ask| {
             let (program, args) = client(ask, (&address, port));
@@ -49,27 +52,10 @@ impl Driver {
     }
 }
 
-/// The server of a load, in the foreground.
-fn server(load: Load, address: &str, port: &str) -> (&'static str, Vec<String>) {
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    match load {
-        Load::Memcached => ("memcached", words(&["-l", address, "-p", port, "-U", "0", "-u", "root"])),
-        Load::Nginx => {
-            let config = nginx_config(
-                "$folder",
-                &format!("{address}:{port}"),
-                &format!("return 200 {};", "x".repeat(64)),
-            );
-            // One process, which is all that is ended.
-            let config = config.replace("daemon off;", "daemon off; master_process off;");
-            let line = format!(
-                "folder=$(mktemp -d); echo \"{config}\" > $folder/c; exec nginx -p $folder -c $folder/c"
-            );
-            ("sh", words(&["-c", &line]))
-        }
-        _ => {
-            let args = ["--bind", address, "--port", port, "--save", "", "--protected-mode", "no"];
-            ("redis-server", words(&args))
-        }
-    }
+/// For a shell: nginx as one process, which is all that is ended.
+fn nginx(address: &str, port: u16) -> String {
+    let answer = format!("return 200 {};", "x".repeat(64));
+    let config = nginx_config("$folder", &format!("{address}:{port}"), &answer);
+    let config = config.replace("daemon off;", "daemon off; master_process off;");
+    format!("folder=$(mktemp -d); echo \"{config}\" > $folder/c; exec nginx -p $folder -c $folder/c")
 }

@@ -150,7 +150,14 @@ fn server_killed(lab: &mut Lab) -> Result<()> {
     }
     let redis = Redis::start_on(lab, Side::Sd, port)?;
     let watch = lab.watch(port);
-    redis.benchmark(lab, Side::Sd, 1, &["-t", "get", "-c", "50", "-n", "60000"])?;
+    // A benchmark may be over before `sd ss` has looked.
+    retry(Duration::from_secs(20), || {
+        redis.benchmark(lab, Side::Sd, 1, &["-t", "get", "-c", "50", "-n", "60000"])?;
+        match &watch {
+            Some(watch) if !watch.has_seen() => fail!("sd ss showed no connection while a benchmark ran"),
+            _ => Ok(()),
+        }
+    })?;
     lab.check(watch, Side::Sd, Side::Sd)?;
     redis.stop()
 }

@@ -41,6 +41,22 @@ pub struct Listing {
     pub generation: u32,
 }
 
+impl Listing {
+    /// As [`Default`] has it.
+    pub const NONE: Listing = Listing {
+        client: 0,
+        ip: [0; 2],
+        port: 0,
+        v6only: false,
+        accepting: false,
+        soon: false,
+        user: 0,
+        cookie: 0,
+        index: 0,
+        generation: 0,
+    };
+}
+
 const V6ONLY: u64 = 1 << 16;
 const ACCEPTING: u64 = 1 << 17;
 const SOON: u64 = 1 << 18;

@@ -3,6 +3,7 @@
 //! Raw system calls, no allocation. A group that cannot be found (another mount point, chroot, a filter) limits nothing here.
 
 use crate::fd;
+use crate::scratch::Scratch;
 
 /// A limit, and what is left below it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ const PATH_MAX: usize = 512;
 
 /// The groups from the innermost outwards: of those that have a limit, the one that leaves least.
 pub fn room() -> Option<Room> {
-    let mut text = [0u8; 2048];
+    let mut text = Scratch::take().ok()?;
     let len = read_file(b"/proc/self/cgroup\0", &mut text)?;
     let (names, path) = find(core::str::from_utf8(text.get(..len)?).ok()?)?;
     let mut least: Option<Room> = None;
@@ -77,7 +78,7 @@ fn room_of(names: &Names, path: &str) -> Option<Room> {
     let number = |name: &str| number_in(names, path, name);
     let limit = names.limits.iter().filter_map(|name| number(name)).min().filter(|limit| *limit < NONE)?;
     let used = number(names.usage)?;
-    let mut text = [0u8; 4096];
+    let mut text = Scratch::take().ok()?;
     let stat = read(names, path, "memory.stat", &mut text).unwrap_or("");
     let field =
         |name| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);

@@ -4,6 +4,7 @@
 //! reader of this file for which events, and with which data.
 
 use crate::fd::Owned;
+use crate::scratch::Scratch;
 use crate::{Errno, Result, check, fd, syscall};
 use alloc::vec::Vec;
 
@@ -50,7 +51,7 @@ pub fn all(epfd: i32) -> Result<Vec<Listed>> {
 /// Hands over one after the other, as long as the caller wants more.
 fn each(epfd: i32, mut wants_more: impl FnMut(Listed) -> bool) -> Result<()> {
     let file = open(epfd)?;
-    let (mut text, mut len) = ([0u8; 4096], 0);
+    let (mut text, mut len) = (Scratch::take()?, 0);
     loop {
         let got = text.get_mut(len..).map_or(Ok(0), |rest| fd::read(file.raw(), rest))?;
         len += got;

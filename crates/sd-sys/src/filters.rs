@@ -11,6 +11,7 @@
 
 use crate::arch::syscall6;
 use crate::futex::SYS_FUTEX_WAITV;
+use crate::scratch::Scratch;
 use crate::{Errno, check, fd};
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -165,7 +166,7 @@ fn ask() -> bool {
 /// By the calls that have loaded the program, so by some that are allowed. Where /proc is not to be had prctl(2)
 /// tells, which might not be allowed. `None`: not to be found out now.
 fn are_there() -> Option<bool> {
-    let mut text = [0u8; 4096];
+    let mut text = Scratch::take().ok()?;
     // SAFETY: a C string.
     let file = check(unsafe {
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;

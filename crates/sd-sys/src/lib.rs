@@ -5,7 +5,7 @@
 //! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
 //! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
 //! of signals off, [`heap`], the allocator of a process that cannot use libc's, [`user`], and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
-//! puts on itself, [`ringer`], which keeps a context for asynchronous I/O, and [`witness`], which keeps a mapping.
+//! puts on itself, [`ringer`], which keeps a context for asynchronous I/O, [`scratch`], which keeps some room, and [`witness`], which keeps a mapping.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
@@ -34,6 +34,7 @@ pub mod origins;
 pub mod raw;
 pub mod rights;
 pub mod ringer;
+pub mod scratch;
 pub mod section;
 pub mod space;
 pub mod tcp;

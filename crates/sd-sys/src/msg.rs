@@ -6,23 +6,27 @@ use crate::{Errno, Result, check, syscall};
 /// Most descriptors that travel with one message of ours.
 pub const FDS_MAX: usize = 8;
 /// Most that the kernel takes with one message of anybody's (SCM_MAX_FD of `net/scm.h`).
-const FDS_ROOM: usize = 253;
-/// Room for as many, and for the sender's credentials before them. Where there is no room the kernel itself closes the
-/// rest, in the receiver's time, and close(2) of a stranger's descriptor may take as long as the stranger likes.
-const CONTROL_LEN: usize = CREDENTIALS_SPACE + (16 + FDS_ROOM * 4).next_multiple_of(8);
+const FDS_ANYBODYS: usize = 253;
+/// Room for the control messages of one of ours.
+const CONTROL_LEN: usize = control_len(FDS_MAX);
 /// A cmsghdr and a ucred, rounded up to the alignment of the next cmsghdr.
 const CREDENTIALS_SPACE: usize = 32;
 
-/// Descriptors that came with a message, close-on-exec. What is not taken is closed.
-pub struct Fds {
-    list: [i32; FDS_ROOM],
+/// Room for so many descriptors, and for the sender's credentials before them.
+const fn control_len(fds: usize) -> usize {
+    CREDENTIALS_SPACE + (16 + fds * 4).next_multiple_of(8)
+}
+
+/// Descriptors that came with a message, close-on-exec; `N` is the most there may be. What is not taken is closed.
+pub struct Fds<const N: usize = FDS_MAX> {
+    list: [i32; N],
     count: usize,
 }
 
-impl Fds {
+impl<const N: usize> Fds<N> {
     /// None yet.
-    const fn none() -> Fds {
-        Fds { list: [-1; FDS_ROOM], count: 0 }
+    const fn none() -> Self {
+        Fds { list: [-1; N], count: 0 }
     }
 
     /// All of them, still owned.
@@ -31,8 +35,8 @@ impl Fds {
     }
 
     /// Hands them over, if there are exactly so many; otherwise all are closed.
-    pub fn take<const N: usize>(mut self) -> Option<[Owned; N]> {
-        let taken = <[i32; N]>::try_from(self.as_slice()).ok()?;
+    pub fn take<const M: usize>(mut self) -> Option<[Owned; M]> {
+        let taken = <[i32; M]>::try_from(self.as_slice()).ok()?;
         self.count = 0;
         Some(taken.map(Owned::new))
     }
@@ -43,24 +47,28 @@ impl Fds {
         self.list.iter().take(count).copied().map(Owned::new).for_each(each);
     }
 
-    fn push(&mut self, fd: i32) {
-        if let Some(place) = self.list.get_mut(self.count) {
-            *place = fd;
-            self.count += 1;
-        }
+    /// Takes one more; without room it is closed, and false is returned.
+    fn push(&mut self, fd: i32) -> bool {
+        let Some(place) = self.list.get_mut(self.count) else {
+            crate::fd::close(fd);
+            return false;
+        };
+        *place = fd;
+        self.count += 1;
+        true
     }
 }
 
-impl Drop for Fds {
+impl<const N: usize> Drop for Fds<N> {
     fn drop(&mut self) {
         self.as_slice().iter().for_each(|&fd| crate::fd::close(fd));
     }
 }
 
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_LEN]);
+struct Control<const LEN: usize>([u8; LEN]);
 
-impl Control {
+impl<const LEN: usize> Control<LEN> {
     /// A value at a place in the buffer; `None` when it does not fit there.
     fn at<T: Copy>(&self, offset: usize) -> Option<T> {
         let bytes = self.0.get(offset..offset.checked_add(size_of::<T>())?)?;
@@ -86,14 +94,15 @@ impl Control {
     }
 
     /// Takes in what the kernel has put into the first `len` bytes.
-    fn read(&self, len: usize, got: &mut Received) {
+    fn read<const N: usize>(&self, len: usize, got: &mut Received<N>) {
         let mut offset = 0;
         while let Some(head) = self.at::<libc::cmsghdr>(offset).filter(|_| offset + 16 <= len) {
             let body = offset + 16;
             match (head.cmsg_level, head.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     let count = head.cmsg_len.saturating_sub(16) / 4;
-                    (0..count).map_while(|i| self.at(body + i * 4)).for_each(|fd| got.fds.push(fd));
+                    let fds = (0..count).map_while(|i| self.at(body + i * 4));
+                    fds.for_each(|fd| got.is_cut |= !got.fds.push(fd));
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => got.sender = self.at(body),
                 _ => {}
@@ -161,11 +170,11 @@ fn send(sock: i32, bytes: &[u8], fds: &[i32], sender: Option<libc::ucred>, flags
 }
 
 /// A received message.
-pub struct Received {
+pub struct Received<const N: usize = FDS_MAX> {
     /// Bytes of the message; zero means that the peer is gone, or has sent an empty one.
     pub len: usize,
     /// Descriptors that came along.
-    pub fds: Fds,
+    pub fds: Fds<N>,
     /// Who sent it, by the kernel's word, where the receiving socket has SO_PASSCRED.
     pub sender: Option<libc::ucred>,
     /// The message was longer than the buffer, or there were more descriptors than may be or than our table had
@@ -173,30 +182,39 @@ pub struct Received {
     pub is_cut: bool,
 }
 
-/// Receives one message. Errors as recvmsg(2); EMSGSIZE when message or descriptors were cut, or there were more
+/// Receives one message of ours. Errors as recvmsg(2); EMSGSIZE when message or descriptors were cut, or there were more
 /// than [`FDS_MAX`].
 pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
-    let got = recv_whatever(sock, buf, flags)?;
+    let got = recv::<FDS_MAX, CONTROL_LEN>(sock, buf, flags)?;
     if got.is_cut { Err(Errno::EMSGSIZE) } else { Ok(got) }
 }
 
-/// Receives one message, whatever it is: a cut one with the descriptors that came. For whom these are a stranger's.
-pub fn recv_whatever(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
+/// Receives one message, whatever it is: a cut one with the descriptors that came. For whom these are a stranger's: where there
+/// is no room the kernel itself closes the rest, in the receiver's time, and close(2) of a stranger's descriptor may take as
+/// long as the stranger likes.
+pub fn recv_whatever(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received<FDS_ANYBODYS>> {
+    let mut got = recv::<FDS_ANYBODYS, { control_len(FDS_ANYBODYS) }>(sock, buf, flags)?;
+    got.is_cut |= got.fds.count > FDS_MAX;
+    Ok(got)
+}
+
+/// `LEN` is [`control_len`] of `N`.
+fn recv<const N: usize, const LEN: usize>(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received<N>> {
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr() as *mut _, iov_len: buf.len() };
-    let mut control = Control([0; CONTROL_LEN]);
+    let mut control = Control([0; LEN]);
     // SAFETY: an all-zero msghdr is valid.
     let mut hdr: libc::msghdr = unsafe { core::mem::zeroed() };
     hdr.msg_iov = &mut iov;
     hdr.msg_iovlen = 1;
     hdr.msg_control = control.0.as_mut_ptr() as *mut _;
-    hdr.msg_controllen = CONTROL_LEN;
+    hdr.msg_controllen = LEN;
     // SAFETY: all pointers in `hdr` are valid during the call.
     let len = check(unsafe {
         syscall!(libc::SYS_recvmsg, sock, &mut hdr as *mut libc::msghdr, flags | libc::MSG_CMSG_CLOEXEC)
     })?;
-    let mut got = Received { len, fds: Fds::none(), sender: None, is_cut: false };
+    let is_cut = hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    let mut got = Received { len, fds: Fds::none(), sender: None, is_cut };
     control.read(hdr.msg_controllen, &mut got);
-    got.is_cut = got.fds.count > FDS_MAX || hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     Ok(got)
 }
 

@@ -96,6 +96,7 @@ impl<F> Netlink<F> {
     }
 }
 
+/// Each question has room for its answer on the stack, and so is no part of who asks ([`crate::scratch`] says why).
 impl<F: Number + ?Sized> Netlink<F> {
     /// Whether the kernel answers questions about TCP; otherwise it would say that nobody listens anywhere.
     pub fn knows_tcp(&self) -> bool {
@@ -105,6 +106,7 @@ impl<F: Number + ?Sized> Netlink<F> {
     }
 
     /// Asks for a listener. An error: it cannot be known.
+    #[inline(never)]
     pub fn find(&self, listener: &Listener) -> Result<Found> {
         let body = diag_request(family_of(&listener.ip), 1 << TCP_LISTEN, listener);
         let mut found = Found::Another;
@@ -126,6 +128,7 @@ impl<F: Number + ?Sized> Netlink<F> {
     }
 
     /// The cookie of the socket at the first end of that connection, if there is one.
+    #[inline(never)]
     pub fn connection(
         &self,
         (ip, port): ([u8; 16], u16),
@@ -182,6 +185,7 @@ impl<F: Number + ?Sized> Netlink<F> {
 
     /// The route to one of the namespace's own addresses: the source, where the kernel says so. `None`: it is elsewhere, or
     /// nowhere.
+    #[inline(never)]
     fn route(&self, ip: [u8; 16]) -> Result<Option<Option<[u8; 16]>>> {
         let family = family_of(&ip);
         let (address, len) = address_of(&ip);

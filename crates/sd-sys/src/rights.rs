@@ -6,6 +6,7 @@
 //! there, but takes no_new_privs or a capability. When in doubt the answer is no.
 
 use crate::fd;
+use crate::scratch::Scratch;
 use crate::{Errno, check, syscall};
 
 /// Not in libc yet; since Linux 6.5.
@@ -76,7 +77,7 @@ impl Rights {
 }
 
 fn of(pid: i32) -> Option<Rights> {
-    let mut text = [0u8; 4096];
+    let mut text = Scratch::take().ok()?;
     let mut path = [0u8; 48];
     let got = fd::read_file(name(&mut path, pid, b"/status"), &mut text);
     // A process's own name may be any bytes.

@@ -3,7 +3,7 @@
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, the order of
 //! sd-socket's folders, words that must not be in the repository, the hook table against glibc's functions, the coverage
 //! tables against the subjects, the promises of SECURITY.md against the tests, the places that the guides name, and the ends of SYNC
-//! POINTs against each other.
+//! POINTs against each other, what the library takes of the stack.
 
 mod arch;
 mod callers;
@@ -18,6 +18,7 @@ mod points;
 mod promises;
 mod rooms;
 mod source;
+mod stack;
 mod words;
 
 use harness::process::output_of;
@@ -38,6 +39,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(deps::check(&files)?);
     findings.extend(hooks::check()?);
     findings.extend(freestanding::check()?);
+    findings.extend(stack::check()?);
     findings.extend(coverage::check(&files)?);
     findings.extend(points::check(&files));
     findings.extend(promises::check(&files));

@@ -136,6 +136,7 @@ pub(crate) fn signal(
 ///
 /// # Safety
 /// The program's contract with the kernel.
+#[inline(never)]
 #[cfg(sd_freestanding)]
 pub(crate) unsafe fn by_number(signal: c_int, new: usize, old: usize, len: usize) -> isize {
     const LEN: usize = size_of::<KernelAction>();

@@ -193,9 +193,12 @@ unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
 /// A child with descriptors of its own gets memory of its own too, as in [`forks`]; on another stack (posix_spawn(3)) it goes on where that
 /// begins. `None`: the caller makes it, a thread.
 ///
+/// Not part of [`answer_any`], whose frame is below every call.
+///
 /// # Safety
 /// As [`answer_any`].
 #[cfg(sd_freestanding)]
+#[inline(never)]
 unsafe fn begins(call: *mut AnyCall, number: c_long, args: [usize; 6]) -> Option<isize> {
     // SAFETY: the program's contract. The child goes on here, on its copy of this stack, and then on its own.
     unsafe {

@@ -57,7 +57,7 @@ pub(crate) fn discard(endpoint: &'static Endpoint, received: u64, wanted: u64) -
 /// Those that come through the kernel's connection.
 #[cold]
 fn discard_kernels(endpoint: &'static Endpoint, wanted: u64) -> u64 {
-    let (mut bytes, mut taken) = ([0u8; 4096], 0);
+    let (mut bytes, mut taken) = ([0u8; 1024], 0);
     while taken < wanted {
         let len = (wanted - taken).min(bytes.len() as u64) as usize;
         match stream::recv(endpoint, Pieces::one(bytes.as_mut_ptr(), len), libc::MSG_DONTWAIT) {

@@ -1,5 +1,5 @@
 //! sendfile(2) and splice(2) with a socket of ours. What the page cache has of a file is read into the ring itself, all
-//! else comes through a buffer on the stack: a slow disk must not keep others from the sending half.
+//! else comes through a buffer: a slow disk must not keep others from the sending half.
 
 use crate::Outcome;
 use crate::data::calls::NOWHERE;
@@ -15,8 +15,8 @@ use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::Errno;
+use sd_sys::scratch::{self, Scratch};
 
-const BUFFER: usize = 64 << 10;
 /// So much of a file is read for a socket that may have no room for it.
 const LITTLE: usize = 4096;
 /// The peer can begin to read after so much.
@@ -78,18 +78,20 @@ fn file_to_socket(
     endpoint: &'static Endpoint,
     count: usize,
 ) -> (usize, Option<Errno>) {
-    let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
-    let base = buffer.as_mut_ptr() as *mut u8;
     let nonblock = endpoint.flag(NONBLOCK);
-    let mut sent = 0;
+    let (mut sent, mut room) = (0, None);
     loop {
         let at = |sent: usize| start.map(|start| start + sent as off_t);
         sent += read_into_ring(endpoint, file, at(sent), count - sent);
         // What else there is: no room, an error, the end of the file.
-        let want = (count - sent).min(if nonblock { LITTLE } else { BUFFER });
+        let want = (count - sent).min(if nonblock { LITTLE } else { scratch::LEN });
         if want == 0 {
             return (sent, None);
         }
+        let base = match taken(&mut room) {
+            Ok(room) => room.as_mut_ptr(),
+            Err(errno) => return (sent, Some(errno)),
+        };
         // SAFETY: `want` bytes fit into the buffer.
         let got = match unsafe { read_at(file, base, want, at(sent)) } {
             Ok(0) => return (sent, None),
@@ -109,6 +111,14 @@ fn file_to_socket(
             }
             return (sent, result.err());
         }
+    }
+}
+
+/// What is taken when it is first needed.
+fn taken(room: &mut Option<Scratch>) -> sd_sys::Result<&mut Scratch> {
+    match room {
+        Some(room) => Ok(room),
+        None => Ok(room.insert(Scratch::take()?)),
     }
 }
 
@@ -264,10 +274,8 @@ fn is_at_end(pipe: c_int) -> bool {
 fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bool) -> Outcome<ssize_t> {
     let Some(room) = pipe_room(pipe) else { return Outcome::Errno(Errno::EINVAL) };
     let flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
-    let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
-    let base = buffer.as_mut_ptr() as *mut u8;
     // Pages that are partly filled make a pipe hold less than its size; a page at a time is safe.
-    let want = len.min(BUFFER).min(room.max(sd_sys::mem::page_size()));
+    let want = len.min(scratch::LEN).min(room.max(sd_sys::mem::page_size()));
     if room == 0 && (nonblock || from.flag(NONBLOCK)) {
         return Outcome::Errno(Errno::EAGAIN);
     }
@@ -276,14 +284,16 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
         let says_so = (nonblock || from.flag(NONBLOCK)) && !crate::socket::endpoint::peer_finished(from);
         return if says_so { Outcome::Errno(Errno::EAGAIN) } else { Outcome::Done(0) };
     }
-    let got = match stream::recv(from, Pieces::one(base, want), flags) {
+    let mut buffer = match Scratch::take() {
+        Ok(buffer) => buffer,
+        Err(errno) => return Outcome::Errno(errno),
+    };
+    let got = match stream::recv(from, Pieces::one(buffer.as_mut_ptr(), want), flags) {
         Ok(got) => got,
         Err(errno) => return Outcome::Errno(errno),
     };
     let mut written = 0;
-    while written < got {
-        // SAFETY: the bytes were just received.
-        let rest = unsafe { core::slice::from_raw_parts(base.add(written), got - written) };
+    while let Some(rest @ [_, ..]) = buffer.get(written..got) {
         match sd_sys::fd::write(pipe, rest) {
             Ok(n) => written += n,
             Err(Errno::EINTR) => {}
@@ -309,8 +319,11 @@ fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool
     if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {
         return Outcome::Errno(Errno::EAGAIN);
     }
-    let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
-    let base = buffer.as_mut_ptr() as *mut u8;
+    let mut buffer = match Scratch::take() {
+        Ok(buffer) => buffer,
+        Err(errno) => return Outcome::Errno(errno),
+    };
+    let base = buffer.as_mut_ptr();
     // Small enough to be taken whole by a writable socket: nothing can be put back into a pipe.
     let want = len.min(16 << 10);
     // SAFETY: `want` bytes fit into the buffer.

@@ -162,7 +162,7 @@ fn endpoints() -> Vec<&'static Endpoint> {
             endpoints.push(endpoint);
         }
     });
-    endpoints.sort_by_key(|endpoint| core::ptr::from_ref(*endpoint));
+    endpoints.sort_unstable_by_key(|endpoint| core::ptr::from_ref(*endpoint));
     endpoints.dedup_by_key(|endpoint| core::ptr::from_ref(*endpoint));
     endpoints
 }

@@ -21,7 +21,7 @@ use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR};
 use crate::socket::parked::{PAGES, glance, is_parked};
 use crate::socket::road;
-use crate::socket::token::{Half, Rx, Tx, cursor};
+use crate::socket::token::{Half, Rx, Tx, cursor, order};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sd_ring::token::Way;
@@ -116,8 +116,7 @@ impl Page<'_> {
     fn park(&self) {
         let connected = self.endpoints().filter(|(_, endpoint)| endpoint.state_now() == State::Connected);
         let mut open: Vec<Open> = connected.filter_map(|(_, endpoint)| Open::of(endpoint)).collect();
-        let place = |of: &Open| (of.0.channel_id.load(Ordering::Relaxed), of.0.slot.load(Ordering::Relaxed));
-        open.sort_by_key(place);
+        open.sort_unstable_by_key(|open| order(open.0));
         let _halves = Halves::take(self.way, &open);
         // Who is free stays so.
         let _alloc = PROCESS.alloc.lock();

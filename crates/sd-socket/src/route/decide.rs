@@ -62,6 +62,8 @@ struct Routes {
     round: u32,
     /// What the monitor says of who listens where.
     directory: Option<Reader>,
+    /// Room for what the directory has of one port.
+    listed: [Listing; LISTINGS],
     elsewhere: Elsewhere,
 }
 
@@ -70,6 +72,7 @@ static ROUTES: Lock<Routes> = Lock::new(Routes {
     leases: Leases::new(),
     round: 0,
     directory: None,
+    listed: [Listing::NONE; LISTINGS],
     elsewhere: Elsewhere::new(),
 });
 
@@ -190,9 +193,9 @@ fn look_up(to: Name, epoch: u32, source: Ip) -> Option<Decision> {
         return None;
     }
     let mut routes = ROUTES.lock();
-    let mut found = [Listing::default(); LISTINGS];
-    let count = routes.directory.as_ref()?.find(to.port, &mut found)?;
-    let found = found.get(..count)?;
+    let Routes { entries, round, directory, listed, .. } = &mut *routes;
+    let count = directory.as_ref()?.find(to.port, listed)?;
+    let found = listed.get(..count)?;
     let rank = |listing: &Listing| Ip::from_halves(listing.ip).rank_for(to.ip, listing.v6only);
     let best = found.iter().filter_map(rank).min();
     let fits = |listing: &&Listing| best.is_some() && rank(listing) == best;
@@ -203,8 +206,8 @@ fn look_up(to: Name, epoch: u32, source: Ip) -> Option<Decision> {
         let socket = Socket { user: of.user, cookie: of.cookie, ip: Ip::from_halves(of.ip) };
         Proof::needed((of.client, of.index), &socket, to.port)
     };
-    let now = (epoch, routes.round);
-    let entry = routes.entries.get_or_insert(to, || Entry::new(now, source))?;
+    let now = (epoch, *round);
+    let entry = entries.get_or_insert(to, || Entry::new(now, source))?;
     entry.refresh(now);
     if targets.is_empty() {
         let reason = if best.is_some() { Reason::NotAccepting } else { Reason::NoListener };

@@ -235,6 +235,11 @@ impl Direction for Rx {
     }
 }
 
+/// Who takes several halves of one way takes them in this order; both ends of a connection may be this process's.
+pub(crate) fn order(endpoint: &Endpoint) -> (u64, u16, *const Endpoint) {
+    (endpoint.channel_id.load(Ordering::Relaxed), endpoint.slot.load(Ordering::Relaxed), endpoint)
+}
+
 /// The cursor of a half.
 ///
 /// # Safety

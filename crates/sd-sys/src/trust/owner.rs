@@ -2,6 +2,7 @@
 //! the user inside who has that.
 
 use super::{OVERFLOW_UID, open, read_file, terminated};
+use crate::scratch::Scratch;
 use crate::{Errno, check, fd, syscall};
 
 const CAP_DAC_OVERRIDE: u32 = 1;
@@ -53,7 +54,7 @@ pub(super) enum Outside {
 
 impl Outside {
     pub(super) fn of_process() -> Outside {
-        let mut text = [0u8; 4096];
+        let Ok(mut text) = Scratch::take() else { return Outside::Ambiguous };
         let Some(text) = read_file(b"/proc/self/uid_map", &mut text) else { return Outside::None };
         let mut is_inside = false;
         for line in text.lines() {

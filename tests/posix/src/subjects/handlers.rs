@@ -281,7 +281,7 @@ static DONE: AtomicU32 = AtomicU32::new(0);
 static BROKEN: AtomicU32 = AtomicU32::new(0);
 
 /// Connects, accepts, sends, waits for events, receives, sets options, closes: how many steps went wrong.
-fn whole_life(listening: i32, addr: &Addr) -> u32 {
+pub(super) fn whole_life(listening: i32, addr: &Addr) -> u32 {
     let client = tcp();
     let mut wrong = u32::from(!connect(client, addr).ok());
     let server = accept4(listening, libc::SOCK_NONBLOCK).fd();

@@ -81,6 +81,7 @@ mod siblings_spread;
 mod siblings_users;
 mod signals;
 mod spawn;
+mod stacks;
 mod stream;
 mod syn_sent;
 mod threads;
@@ -170,6 +171,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     others::SUBJECTS,
     urgent::SUBJECTS,
     handlers::SUBJECTS,
+    stacks::SUBJECTS,
     signals::SUBJECTS,
     cancel::SUBJECTS,
     aliases::SUBJECTS,

@@ -101,12 +101,10 @@ pub(crate) fn forked() {
 struct Halves(Vec<&'static Endpoint>);
 
 impl Halves {
-    /// In the order in which others take several: all of one way by channel and slot (see `parked`), receivers first.
+    /// In the order in which others take several, receivers first.
     fn hold() -> Halves {
         let mut all: Vec<&'static Endpoint> = PROCESS.connections().map(|(_, endpoint)| endpoint).collect();
-        all.sort_by_key(|endpoint| {
-            (endpoint.channel_id.load(Ordering::Relaxed), endpoint.slot.load(Ordering::Relaxed))
-        });
+        all.sort_unstable_by_key(|endpoint| token::order(endpoint));
         for way in [Way::Receive, Way::Send] {
             all.iter().for_each(|endpoint| token::hold(endpoint, way));
         }

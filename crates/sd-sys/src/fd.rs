@@ -64,6 +64,16 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Result<usize> {
     check(unsafe { syscall!(libc::SYS_fcntl, fd, cmd, arg) })
 }
 
+/// Locks or unlocks one byte of a file for this process, as fcntl(2) does: a fork has none of it, and the process's end, or its closing of any
+/// descriptor of the file, unlocks it. EAGAIN: another process has it.
+pub fn lock_byte(fd: i32, at: usize, is_locked: bool) -> Result<()> {
+    // SAFETY: all-zero bytes are a valid flock.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = if is_locked { libc::F_WRLCK } else { libc::F_UNLCK } as i16;
+    (lock.l_start, lock.l_len) = (at as i64, 1);
+    fcntl(fd, libc::F_SETLK, core::ptr::from_ref(&lock) as usize).map(drop)
+}
+
 /// dup(2): the lowest free number.
 pub fn dup(fd: i32) -> Result<Owned> {
     // SAFETY: no pointers.

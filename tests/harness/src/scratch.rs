@@ -6,6 +6,7 @@
 
 use crate::{Result, procfs};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::io::Read;
 use std::os::fd::IntoRawFd;
@@ -128,6 +129,13 @@ pub fn end_descendants_but(spared: Option<u32>, grace: Duration) -> Vec<String> 
         send(process.pid, Signal::SIGKILL);
     }
     names
+}
+
+/// Reaps the dead that are this process's since their parents died: each has a pid until then, and a kernel has few. Not while a child of
+/// its own is waited for.
+pub fn reap_orphans() {
+    let next = || waitpid(None, Some(WaitPidFlag::WNOHANG));
+    while next().is_ok_and(|status| status != WaitStatus::StillAlive) {}
 }
 
 /// Sends a signal to one pid that this process started; that it is gone already is no error.

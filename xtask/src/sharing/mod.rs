@@ -119,6 +119,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 let note = check(&mut lab)?;
                 lab.finish().map(|()| note)
             });
+            harness::scratch::reap_orphans();
             done.map_err(|error| format!("seed {}: {error}", options.seed).into())
         });
     }

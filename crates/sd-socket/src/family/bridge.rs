@@ -264,6 +264,10 @@ fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> boo
 
 /// Whether copying has come to an end before both directions have; what the other side is to see then is said.
 fn is_over(copied: Copied, endpoint: &'static Endpoint, inner: i32, others: &mut Others) -> bool {
+    if matches!(copied, Copied::Broken) {
+        // What is left unread is for others.
+        others.end_turn(endpoint);
+    }
     match copied {
         Copied::On => return false,
         Copied::Broken if others::is_soon_sole_holder(endpoint) && !others.have_read_it(endpoint) => {
@@ -303,6 +307,9 @@ fn pump(
         let copied = copy(endpoint, inner, (&mut out, &mut back), (&mut others, reads));
         if is_over(copied, endpoint, inner, &mut others) || back.closed && out.closed {
             return false;
+        }
+        if back.is_empty() {
+            others.has_answered(endpoint);
         }
         if let Some(socket) = listener
             && (out.has_moved() || back.has_moved())

@@ -209,7 +209,11 @@ fn one_after_the_other() {
         let after = receive_all(pair.client, 6);
         say!("answer {:?}", String::from_utf8_lossy(&after));
         write(pair.client, &long);
-        say!("same {}", receive_all(pair.client, long.len()) == long);
+        let back = receive_all(pair.client, long.len());
+        say!("same {}", back == long);
+        if let Some(at) = back.iter().position(|byte| *byte != b'x') {
+            say!("at {at}: {:?}", String::from_utf8_lossy(&back[at..back.len().min(at + 20)]));
+        }
         shutdown(pair.client, libc::SHUT_WR);
         show_recv("client", pair.client, 32, 0);
         say!("keeper: {}", wait_child(keeper));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use super::{Ret, give_up, pause, signal_name, sleep};
+use super::{Ret, errno, errno_name, give_up, pause, signal_name, sleep};
 
 pub(crate) fn alarm(seconds: u32) {
     call!(libc::alarm(seconds));
@@ -170,7 +170,7 @@ pub(crate) fn fork_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: subjects fork while no other thread of theirs runs, or the child only makes system calls.
     let pid = unsafe { libc::fork() };
     match pid {
-        -1 => give_up("fork failed"),
+        -1 => give_up(&format!("fork failed: {}", errno_name(errno()))),
         0 => {
             call!(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL));
             alarm(9);

@@ -4,10 +4,16 @@
 //! before it has read all (OpenSSH's child before authentication): on Linux the rest is there for whoever reads next. So
 //! the bridge looks at what has come without taking it (MSG_PEEK), passes that on, and takes as much out of the connection
 //! as the kernel says was read at the other end. What was passed on and then read by another process can be read twice.
+//!
+//! A connection can have several bridges, as each process has one that gives rights up. They take *turns*: none looks at what another has
+//! passed on until that was settled, and what the other's program had answered by then was sent. So a program that was started when another
+//! one had ended finds nothing that was read, also where that one's bridge is behind. A turn is a lock of a byte of the slab's file: it ends
+//! with the bridge that has it.
 
 use crate::data::discard::discard;
 use crate::data::iov::Pieces;
 use crate::data::stream;
+use crate::process::PROCESS;
 use crate::socket::addr;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
@@ -17,6 +23,10 @@ use sd_sys::diag::{Diag, Reader};
 
 /// How long to wait, at first and at most, before the kernel is asked again.
 const ASK_NS: (u64, u64) = (20_000, 50_000_000);
+
+/// So long another bridge's turn is waited for: longer than that one takes to see what was read. Where its program reads nothing, or it stands
+/// still, half as long the next time, down to the least.
+const PATIENCE_NS: (u64, u64) = (500_000_000, 4_000_000);
 
 /// From the end of a stream to that of its socket, where the program closes that.
 const CLOSING_NS: u64 = 1_000_000;
@@ -51,9 +61,50 @@ impl Programs {
 }
 
 /// See the module.
+pub(super) struct Turn {
+    is_held: bool,
+    /// Since when another bridge's is waited for.
+    waits_since: Option<u64>,
+    patience_ns: u64,
+}
+
+impl Turn {
+    /// Takes it, if no other bridge has it, or has had it for too long.
+    fn take(&mut self, endpoint: &'static Endpoint) -> bool {
+        if self.is_held {
+            return true;
+        }
+        self.is_held = lock(endpoint, true) != Err(Errno::EAGAIN);
+        if self.is_held {
+            (self.waits_since, self.patience_ns) = (None, PATIENCE_NS.0);
+            return true;
+        }
+        let now = sd_sys::time::now_ns();
+        let is_over = now.saturating_sub(*self.waits_since.get_or_insert(now)) >= self.patience_ns;
+        if is_over {
+            (self.waits_since, self.patience_ns) = (None, (self.patience_ns / 2).max(PATIENCE_NS.1));
+        }
+        is_over
+    }
+
+    pub(super) fn end(&mut self, endpoint: &'static Endpoint) {
+        if core::mem::take(&mut self.is_held) {
+            let _ = lock(endpoint, false);
+        }
+    }
+}
+
+/// The endpoint's byte of the slab's file, which has nothing else locked.
+fn lock(endpoint: &'static Endpoint, is_locked: bool) -> sd_sys::Result<()> {
+    let (rec, index) = PROCESS.locate(endpoint).ok_or(Errno::EINVAL)?;
+    sd_sys::fd::lock_byte(rec.fd.raw(), index, is_locked)
+}
+
+/// See the module.
 pub(super) struct Lent {
     inner: i32,
     programs: Programs,
+    pub(super) turn: Turn,
     /// Bytes passed on that are still in the connection.
     bytes: u64,
     /// Bytes passed on that are not.
@@ -75,6 +126,7 @@ impl Lent {
         Some(Lent {
             inner,
             programs,
+            turn: Turn { is_held: false, waits_since: None, patience_ns: PATIENCE_NS.0 },
             bytes: 0,
             taken: 0,
             received: 0,
@@ -89,9 +141,31 @@ impl Lent {
         self.bytes != 0
     }
 
+    /// Something is there, and another bridge's turn is waited for.
+    pub(super) fn waits(&self) -> bool {
+        self.turn.waits_since.is_some()
+    }
+
+    /// Nothing is there any more.
+    pub(super) fn waits_no_more(&mut self) {
+        self.turn.waits_since = None;
+    }
+
+    /// What the program has answered so far is sent: another bridge may have its turn, if nothing is out.
+    pub(super) fn has_answered(&mut self, endpoint: &'static Endpoint) {
+        if !self.is_out() {
+            self.turn.end(endpoint);
+        }
+    }
+
     /// Looks at what has come, once the last was read.
     pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, Errno> {
         if self.is_out() || self.is_closed {
+            return Err(Errno::EAGAIN);
+        }
+        let waits = self.waits();
+        if !self.turn.take(endpoint) {
+            self.pause_ns = if waits { self.pause_ns } else { ASK_NS.0 };
             return Err(Errno::EAGAIN);
         }
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;

@@ -80,9 +80,23 @@ impl Others {
         }
     }
 
-    /// How long to wait for that to go on; `None`: nothing is lent.
+    /// How long to wait for that to go on; `None`: nothing is lent, or to be.
     pub(super) fn pause_ns(&mut self) -> Option<u64> {
-        self.lent.as_mut().filter(|lent| lent.is_out()).map(Lent::pause_ns)
+        self.lent.as_mut().filter(|lent| lent.is_out() || lent.waits()).map(Lent::pause_ns)
+    }
+
+    /// Nothing is lent any more, and nothing that was is taken.
+    pub(super) fn end_turn(&mut self, endpoint: &'static Endpoint) {
+        if let Some(lent) = &mut self.lent {
+            lent.turn.end(endpoint);
+        }
+    }
+
+    /// All that the program has sent so far was passed on.
+    pub(super) fn has_answered(&mut self, endpoint: &'static Endpoint) {
+        if let Some(lent) = &mut self.lent {
+            lent.has_answered(endpoint);
+        }
     }
 
     /// The program's side is broken off, as others have read what it had there unread.
@@ -106,6 +120,7 @@ impl Others {
         }
         if crate::socket::ring_view::data_bytes(endpoint) == 0 && !endpoint::peer_finished(endpoint) {
             self.unread_since = None;
+            self.lent.iter_mut().for_each(Lent::waits_no_more);
             return false;
         }
         let now = sd_sys::time::now_ns();
@@ -129,6 +144,7 @@ impl Others {
         if let Some(lent) = self.lent.as_mut().filter(|lent| lent.is_out() || !is_sole_holder(endpoint)) {
             return lent.lend(endpoint, into);
         }
+        self.lent.iter_mut().for_each(Lent::waits_no_more);
         let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;
         self.received = self.received.wrapping_add(got as u64);
         self.lent.iter_mut().for_each(|lent| lent.passes_on(got));

@@ -32,6 +32,15 @@ pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
     walk(endpoint).bytes
 }
 
+/// Bytes that are left of what the peer has sent by one call, if that is next; in the ring.
+pub(crate) fn first_message(endpoint: &'static Endpoint) -> Option<usize> {
+    let mut rx = crate::socket::parked::receiver_now(endpoint);
+    match apart::next(endpoint, &mut rx) {
+        Ok(Next::Data { len, .. }) => Some(len as usize),
+        _ => None,
+    }
+}
+
 /// SIOCATMARK.
 pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
     if let Some(fd) = receiver_by_kernel(endpoint)

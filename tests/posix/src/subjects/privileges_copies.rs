@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/forgotten_copy", forgotten_copy),
     solo("privileges/unread_stays", unread_stays),
     solo("privileges/one_after_the_other", one_after_the_other),
+    solo("privileges/one_after_the_other_early", one_after_the_other_early),
     solo("privileges/both_read", both_read),
 ];
 
@@ -214,6 +215,35 @@ fn one_after_the_other() {
         if let Some(at) = back.iter().position(|byte| *byte != b'x') {
             say!("at {at}: {:?}", String::from_utf8_lossy(&back[at..back.len().min(at + 20)]));
         }
+        shutdown(pair.client, libc::SHUT_WR);
+        show_recv("client", pair.client, 32, 0);
+        say!("keeper: {}", wait_child(keeper));
+    }
+}
+
+/// As [`one_after_the_other`], but the first ends with the second's message unread, as OpenSSH's child does.
+fn one_after_the_other_early() {
+    for _ in 0..8 {
+        let pair = connected();
+        let keeper = fork_child(|| {
+            close(pair.client);
+            let first = fork_child(|| {
+                drop_rights();
+                receive_all(pair.server, 5);
+                0
+            });
+            assert_eq!(wait_child(first), "exit 0");
+            let second = fork_child(|| {
+                drop_rights();
+                echo(pair.server)
+            });
+            assert_eq!(wait_child(second), "exit 0");
+            0
+        });
+        close(pair.server);
+        write(pair.client, b"first");
+        write(pair.client, b"second");
+        say!("answer {:?}", String::from_utf8_lossy(&receive_all(pair.client, 6)));
         shutdown(pair.client, libc::SHUT_WR);
         show_recv("client", pair.client, 32, 0);
         say!("keeper: {}", wait_child(keeper));

@@ -15,6 +15,18 @@ pub const LEN: usize = 64 << 10;
 /// The one that is kept; null: none.
 static KEPT: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 
+/// What stands in for it where nothing can be mapped.
+const LITTLE: usize = 1024;
+
+/// Calls `f` with so many bytes of anything, but at most [`LEN`]; with fewer, of the stack, where the program is not to map anything any more (seccomp(2),
+/// RLIMIT_AS of setrlimit(2)): what Linux does without memory of the program's must not fail for that.
+pub fn with<R>(most: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    let (mut mapped, mut little) = (Scratch::take(), [0; LITTLE]);
+    let room = mapped.as_deref_mut().unwrap_or(&mut little);
+    let len = most.min(room.len());
+    f(room.get_mut(..len).unwrap_or(&mut []))
+}
+
 /// [`LEN`] bytes of anything.
 pub struct Scratch(NonNull<u8>);
 

@@ -10,12 +10,13 @@ use crate::fd::table;
 use crate::setup::unconnected;
 use crate::socket::bell::notify;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end};
+use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::Errno;
-use sd_sys::scratch::{self, Scratch};
+use sd_sys::scratch;
 
 /// So much of a file is read for a socket that may have no room for it.
 const LITTLE: usize = 4096;
@@ -78,48 +79,50 @@ fn file_to_socket(
     endpoint: &'static Endpoint,
     count: usize,
 ) -> (usize, Option<Errno>) {
-    let nonblock = endpoint.flag(NONBLOCK);
-    let (mut sent, mut room) = (0, None);
+    let most = if endpoint.flag(NONBLOCK) { LITTLE } else { scratch::LEN };
+    let mut sent = 0;
     loop {
         let at = |sent: usize| start.map(|start| start + sent as off_t);
         sent += read_into_ring(endpoint, file, at(sent), count - sent);
         // What else there is: no room, an error, the end of the file.
-        let want = (count - sent).min(if nonblock { LITTLE } else { scratch::LEN });
+        let want = (count - sent).min(most);
         if want == 0 {
             return (sent, None);
         }
-        let base = match taken(&mut room) {
-            Ok(room) => room.as_mut_ptr(),
-            Err(errno) => return (sent, Some(errno)),
-        };
-        // SAFETY: `want` bytes fit into the buffer.
-        let got = match unsafe { read_at(file, base, want, at(sent)) } {
-            Ok(0) => return (sent, None),
-            Ok(got) => got,
-            // What is no file cannot be sent.
-            Err(Errno::EISDIR) => return (sent, Some(Errno::EINVAL)),
-            Err(e) => return (sent, Some(e)),
-        };
-        let result = stream::send(endpoint, Pieces::one(base, got), 0);
-        let done = result.unwrap_or(0);
+        let (done, goes_on) = scratch::with(want, |room| send_part(file, at(sent), endpoint, room));
         sent += done;
-        if done < got {
-            if start.is_none() {
-                // What was read but not sent goes back.
-                // SAFETY: no pointers.
-                unsafe { sd_sys::syscall!(libc::SYS_lseek, file, done as i64 - got as i64, libc::SEEK_CUR) };
-            }
-            return (sent, result.err());
+        if let ControlFlow::Break(errno) = goes_on {
+            return (sent, errno);
         }
     }
 }
 
-/// What is taken when it is first needed.
-fn taken(room: &mut Option<Scratch>) -> sd_sys::Result<&mut Scratch> {
-    match room {
-        Some(room) => Ok(room),
-        None => Ok(room.insert(Scratch::take()?)),
+/// Sends as much of a file as fits into `room`: the number of bytes, and why there are not more.
+fn send_part(
+    file: c_int,
+    at: Option<off_t>,
+    endpoint: &'static Endpoint,
+    room: &mut [u8],
+) -> (usize, ControlFlow<Option<Errno>>) {
+    // SAFETY: so many bytes are there.
+    let got = match unsafe { read_at(file, room.as_mut_ptr(), room.len(), at) } {
+        Ok(0) => return (0, ControlFlow::Break(None)),
+        Ok(got) => got,
+        // What is no file cannot be sent.
+        Err(Errno::EISDIR) => return (0, ControlFlow::Break(Some(Errno::EINVAL))),
+        Err(errno) => return (0, ControlFlow::Break(Some(errno))),
+    };
+    let result = stream::send(endpoint, Pieces::one(room.as_mut_ptr(), got), 0);
+    let done = result.unwrap_or(0);
+    if done == got {
+        return (done, ControlFlow::Continue(()));
     }
+    if at.is_none() {
+        // What was read but not sent goes back.
+        // SAFETY: no pointers.
+        unsafe { sd_sys::syscall!(libc::SYS_lseek, file, done as i64 - got as i64, libc::SEEK_CUR) };
+    }
+    (done, ControlFlow::Break(result.err()))
 }
 
 /// From the file's own position without `at`.
@@ -284,16 +287,16 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
         let says_so = (nonblock || from.flag(NONBLOCK)) && !crate::socket::endpoint::peer_finished(from);
         return if says_so { Outcome::Errno(Errno::EAGAIN) } else { Outcome::Done(0) };
     }
-    let mut buffer = match Scratch::take() {
-        Ok(buffer) => buffer,
-        Err(errno) => return Outcome::Errno(errno),
-    };
-    let got = match stream::recv(from, Pieces::one(buffer.as_mut_ptr(), want), flags) {
-        Ok(got) => got,
-        Err(errno) => return Outcome::Errno(errno),
-    };
+    scratch::with(want, |room| match stream::recv(from, Pieces::one(room.as_mut_ptr(), room.len()), flags) {
+        Ok(got) => write_whole(pipe, room.get(..got).unwrap_or(&[])),
+        Err(errno) => Outcome::Errno(errno),
+    })
+}
+
+/// Writes all to a pipe, which blocks where that has less room.
+fn write_whole(pipe: c_int, bytes: &[u8]) -> Outcome<ssize_t> {
     let mut written = 0;
-    while let Some(rest @ [_, ..]) = buffer.get(written..got) {
+    while let Some(rest @ [_, ..]) = bytes.get(written..) {
         match sd_sys::fd::write(pipe, rest) {
             Ok(n) => written += n,
             Err(Errno::EINTR) => {}
@@ -303,7 +306,7 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
             Err(e) => return Outcome::Errno(e),
         }
     }
-    Outcome::Done(got as ssize_t)
+    Outcome::Done(written as ssize_t)
 }
 
 fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool) -> Outcome<ssize_t> {
@@ -319,23 +322,13 @@ fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool
     if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {
         return Outcome::Errno(Errno::EAGAIN);
     }
-    let mut buffer = match Scratch::take() {
-        Ok(buffer) => buffer,
-        Err(errno) => return Outcome::Errno(errno),
-    };
-    let base = buffer.as_mut_ptr();
     // Small enough to be taken whole by a writable socket: nothing can be put back into a pipe.
-    let want = len.min(16 << 10);
-    // SAFETY: `want` bytes fit into the buffer.
-    let got = match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_read, pipe, base, want) }) {
-        Ok(got) => got,
-        Err(e) => return Outcome::Errno(e),
-    };
-    if got == 0 {
-        return Outcome::Done(0);
-    }
-    match stream::send_all(to, Pieces::one(base, got)) {
-        Ok(n) => Outcome::Done(n as ssize_t),
+    scratch::with(len.min(16 << 10), |room| match sd_sys::fd::read(pipe, room) {
+        Ok(0) => Outcome::Done(0),
+        Ok(got) => match stream::send_all(to, Pieces::one(room.as_mut_ptr(), got)) {
+            Ok(sent) => Outcome::Done(sent as ssize_t),
+            Err(errno) => Outcome::Errno(errno),
+        },
         Err(errno) => Outcome::Errno(errno),
-    }
+    })
 }

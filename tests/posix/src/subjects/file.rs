@@ -19,6 +19,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("file/splice_errors", splice_errors),
     solo("file/splice_ends", splice_ends),
     solo("file/splice_proxy", splice_proxy),
+    solo("file/without_a_mapping", without_a_mapping),
     solo("file/seek", seek),
     solo("file/positioned", positioned),
     solo("file/not_for_sockets", not_for_sockets),
@@ -212,6 +213,42 @@ fn splice_proxy() {
     let _ = writer.join();
     say!("moved {moved}");
     reader.join().expect("reader").show("server");
+}
+
+/// A process that has as many mappings as it may have: these calls need none, also while another thread is in one.
+fn without_a_mapping() {
+    const PAGE: usize = 4096;
+    const LEN: usize = PAGE * 200_000;
+    let pair = connected();
+    let file = temporary_file(&[7; 3000]);
+    let (read_end, write_end) = pipe(0);
+    let other = connected();
+    let waiting = std::thread::spawn(move || splice(other.server, pipe(0).1, 100, 0).value);
+    sleep(100);
+    let none = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let map = |len: usize, kind: i32| call!(libc::mmap(std::ptr::null_mut(), len, 0, none | kind, -1, 0));
+    let at = map(LEN, libc::MAP_PRIVATE).value as usize;
+    let split = |page: usize| call!(libc::mprotect((at + page * PAGE) as *mut _, PAGE, libc::PROT_READ));
+    let is_split = (0..LEN / PAGE).step_by(2).any(|page| split(page).errno == libc::ENOMEM);
+    // What is split may be one fewer than what is mapped.
+    let is_full = is_split && (0..8).any(|_| map(PAGE, libc::MAP_SHARED).errno == libc::ENOMEM);
+    let found = [
+        // Beyond the end of the file, and there.
+        sendfile(pair.client, file, 5000).value,
+        sendfile(pair.client, file, 5000).value,
+        splice(pair.server, write_end, 3000, 0).value,
+        splice(read_end, pair.client, 3000, 0).value,
+    ];
+    call!(libc::munmap(at as *mut _, LEN));
+    send(other.client, b"more", 0);
+    say!("the other's {:?}", waiting.join().ok());
+    say!(
+        "full {is_full}, {} and {} sent, {} and {} moved",
+        found[0],
+        found[1],
+        found[2] > 0,
+        found[2] == found[3]
+    );
 }
 
 fn seek() {

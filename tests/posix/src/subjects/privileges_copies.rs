@@ -182,27 +182,41 @@ impl Shared {
     }
 }
 
-/// As OpenSSH: one child before authentication and one after it, of a process that keeps its copy. The client goes on at once.
+/// As OpenSSH: one child before authentication and one after it, of a process that keeps its copy. The first does what is given, the second echoes.
+fn keeper_of_two(pair: &Connected, first: impl FnOnce()) -> i32 {
+    let keeper = fork_child(|| {
+        close(pair.client);
+        let first = fork_child(|| {
+            drop_rights();
+            first();
+            0
+        });
+        assert_eq!(wait_child(first), "exit 0");
+        let second = fork_child(|| {
+            drop_rights();
+            echo(pair.server)
+        });
+        assert_eq!(wait_child(second), "exit 0");
+        0
+    });
+    close(pair.server);
+    keeper
+}
+
+fn end_keeper(client: i32, keeper: i32) {
+    shutdown(client, libc::SHUT_WR);
+    show_recv("client", client, 32, 0);
+    say!("keeper: {}", wait_child(keeper));
+}
+
+/// The client goes on at once.
 fn one_after_the_other() {
     for round in 0..8 {
         let pair = connected();
-        let keeper = fork_child(|| {
-            close(pair.client);
-            let first = fork_child(|| {
-                drop_rights();
-                write(pair.server, &receive_all(pair.server, 5));
-                pause(round % 3);
-                0
-            });
-            assert_eq!(wait_child(first), "exit 0");
-            let second = fork_child(|| {
-                drop_rights();
-                echo(pair.server)
-            });
-            assert_eq!(wait_child(second), "exit 0");
-            0
+        let keeper = keeper_of_two(&pair, || {
+            write(pair.server, &receive_all(pair.server, 5));
+            pause(round % 3);
         });
-        close(pair.server);
         write(pair.client, b"first");
         receive_all(pair.client, 5);
         let long = vec![b'x'; 100_000];
@@ -215,37 +229,18 @@ fn one_after_the_other() {
         if let Some(at) = back.iter().position(|byte| *byte != b'x') {
             say!("at {at}: {:?}", String::from_utf8_lossy(&back[at..back.len().min(at + 20)]));
         }
-        shutdown(pair.client, libc::SHUT_WR);
-        show_recv("client", pair.client, 32, 0);
-        say!("keeper: {}", wait_child(keeper));
+        end_keeper(pair.client, keeper);
     }
 }
 
-/// As [`one_after_the_other`], but the first ends with the second's message unread, as OpenSSH's child does.
+/// The first ends with the second's message unread, as OpenSSH's child does.
 fn one_after_the_other_early() {
     for _ in 0..8 {
         let pair = connected();
-        let keeper = fork_child(|| {
-            close(pair.client);
-            let first = fork_child(|| {
-                drop_rights();
-                receive_all(pair.server, 5);
-                0
-            });
-            assert_eq!(wait_child(first), "exit 0");
-            let second = fork_child(|| {
-                drop_rights();
-                echo(pair.server)
-            });
-            assert_eq!(wait_child(second), "exit 0");
-            0
-        });
-        close(pair.server);
+        let keeper = keeper_of_two(&pair, || drop(receive_all(pair.server, 5)));
         write(pair.client, b"first");
         write(pair.client, b"second");
         say!("answer {:?}", String::from_utf8_lossy(&receive_all(pair.client, 6)));
-        shutdown(pair.client, libc::SHUT_WR);
-        show_recv("client", pair.client, 32, 0);
-        say!("keeper: {}", wait_child(keeper));
+        end_keeper(pair.client, keeper);
     }
 }

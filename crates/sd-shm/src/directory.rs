@@ -17,7 +17,7 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE
 const LOOKS: usize = 100;
 
 /// A listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// Its process, as the monitor counts.
     pub client: u64,
@@ -42,7 +42,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// As [`Default`] has it.
+    /// Of nobody.
     pub const NONE: Listing = Listing {
         client: 0,
         ip: [0; 2],
@@ -234,7 +234,7 @@ mod tests {
     fn listing(port: u16, client: u64) -> Listing {
         let accepting = client.is_multiple_of(2);
         let (user, cookie) = (u32::MAX - client as u32, client << 33);
-        Listing { port, client, ip: [1, client], accepting, user, cookie, ..Listing::default() }
+        Listing { port, client, ip: [1, client], accepting, user, cookie, ..Listing::NONE }
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
     fn what_is_published_is_found() {
         let (fd, writer) = Writer::create().unwrap();
         let reader = Reader::map(fd.raw()).unwrap();
-        let mut found = [Listing::default(); 2];
+        let mut found = [Listing::NONE; 2];
         assert_eq!(reader.find(80, &mut found), None, "nothing is known yet");
         let all = [(22, 1), (80, 2), (80, 3), (80, 4), (443, 5)].map(|(port, client)| listing(port, client));
         writer.publish(Some(&all));
@@ -274,7 +274,7 @@ mod tests {
                     writer.publish(Some(&all));
                 }
             });
-            let mut found = [Listing::default(); 1];
+            let mut found = [Listing::NONE; 1];
             while !changes.is_finished() {
                 if reader.find(3, &mut found) == Some(1) {
                     assert_eq!(found[0], listing(3, found[0].client));

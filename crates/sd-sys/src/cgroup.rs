@@ -3,7 +3,7 @@
 //! Raw system calls, no allocation. A group that cannot be found (another mount point, chroot, a filter) limits nothing here.
 
 use crate::fd;
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 
 /// A limit, and what is left below it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,14 @@ const PATH_MAX: usize = 512;
 
 /// The groups from the innermost outwards: of those that have a limit, the one that leaves least.
 pub fn room() -> Option<Room> {
-    let mut text = Scratch::take().ok()?;
-    let len = read_file(b"/proc/self/cgroup\0", &mut text)?;
+    let mut room = Scratch::take().ok()?;
+    let (text, stat) = room.split_at_mut(scratch::LEN / 2);
+    let len = read_file(b"/proc/self/cgroup\0", text)?;
     let (names, path) = find(core::str::from_utf8(text.get(..len)?).ok()?)?;
     let mut least: Option<Room> = None;
     let mut path = path;
     loop {
-        if let Some(room) = room_of(names, path)
+        if let Some(room) = room_of(names, path, stat)
             && least.is_none_or(|least| room.left < least.left)
         {
             least = Some(room);
@@ -74,12 +75,12 @@ fn find(text: &str) -> Option<(&'static Names, &str)> {
     v1.map(|path| (&V1, path)).or_else(|| of(str::is_empty).map(|path| (&V2, path)))
 }
 
-fn room_of(names: &Names, path: &str) -> Option<Room> {
+/// `text`: room for a file.
+fn room_of(names: &Names, path: &str, text: &mut [u8]) -> Option<Room> {
     let number = |name: &str| number_in(names, path, name);
     let limit = names.limits.iter().filter_map(|name| number(name)).min().filter(|limit| *limit < NONE)?;
     let used = number(names.usage)?;
-    let mut text = Scratch::take().ok()?;
-    let stat = read(names, path, "memory.stat", &mut text).unwrap_or("");
+    let stat = read(names, path, "memory.stat", text).unwrap_or("");
     let field =
         |name| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
     let used = used.saturating_sub(field(names.cache));
@@ -128,6 +129,6 @@ mod tests {
 
     #[test]
     fn a_long_path_is_no_limit() {
-        assert_eq!(room_of(&V2, &"/a".repeat(PATH_MAX)), None);
+        assert_eq!(room_of(&V2, &"/a".repeat(PATH_MAX), &mut [0; 16]), None);
     }
 }

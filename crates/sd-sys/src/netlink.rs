@@ -96,21 +96,19 @@ impl<F> Netlink<F> {
     }
 }
 
-/// Each question has room for its answer on the stack, and so is no part of who asks ([`crate::scratch`] says why).
 impl<F: Number + ?Sized> Netlink<F> {
     /// Whether the kernel answers questions about TCP; otherwise it would say that nobody listens anywhere.
     pub fn knows_tcp(&self) -> bool {
         // A list of the sockets in none of the states: an end, or an error.
         let body = diag_request(libc::AF_INET, 0, &Listener { ip: [0; 16], port: 0, cookie: 0 });
-        self.ask(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP as u16, &body, &mut [0; ROOM], |_| false).is_ok()
+        self.ask_one(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP as u16, &body, |_| false).is_ok()
     }
 
     /// Asks for a listener. An error: it cannot be known.
-    #[inline(never)]
     pub fn find(&self, listener: &Listener) -> Result<Found> {
         let body = diag_request(family_of(&listener.ip), 1 << TCP_LISTEN, listener);
         let mut found = Found::Another;
-        let asked = self.ask(SOCK_DIAG_BY_FAMILY, 0, &body, &mut [0; ROOM], |answer| {
+        let asked = self.ask_one(SOCK_DIAG_BY_FAMILY, 0, &body, |answer| {
             let it = listening(answer, listener.port).filter(|it| it.cookie == listener.cookie);
             found = it.map_or(Found::Another, |it| Found::Listening(it.owner));
             true
@@ -128,7 +126,6 @@ impl<F: Number + ?Sized> Netlink<F> {
     }
 
     /// The cookie of the socket at the first end of that connection, if there is one.
-    #[inline(never)]
     pub fn connection(
         &self,
         (ip, port): ([u8; 16], u16),
@@ -140,7 +137,7 @@ impl<F: Number + ?Sized> Netlink<F> {
         body[28..44].copy_from_slice(&address_of(&to_ip).0);
         let mut connection = None;
         // Where there is none the kernel finds who listens at the own end.
-        let asked = self.ask(SOCK_DIAG_BY_FAMILY, 0, &body, &mut [0; ROOM], |answer| {
+        let asked = self.ask_one(SOCK_DIAG_BY_FAMILY, 0, &body, |answer| {
             let is_it = |answer: &[u8; DIAG_MSG]| {
                 !matches!(answer[1], TCP_LISTEN | TCP_TIME_WAIT) && answer[6..8] == to_port.to_be_bytes()
             };
@@ -185,7 +182,6 @@ impl<F: Number + ?Sized> Netlink<F> {
 
     /// The route to one of the namespace's own addresses: the source, where the kernel says so. `None`: it is elsewhere, or
     /// nowhere.
-    #[inline(never)]
     fn route(&self, ip: [u8; 16]) -> Result<Option<Option<[u8; 16]>>> {
         let family = family_of(&ip);
         let (address, len) = address_of(&ip);
@@ -198,7 +194,7 @@ impl<F: Number + ?Sized> Netlink<F> {
         body[16..].copy_from_slice(&address);
         let body = body.get(..16 + len).unwrap_or(&[]);
         let mut route = None;
-        let asked = self.ask(RTM_GETROUTE, 0, body, &mut [0; ROOM], |answer| {
+        let asked = self.ask_one(RTM_GETROUTE, 0, body, |answer| {
             let is_local = answer.get(7) == Some(&RTN_LOCAL);
             route = is_local.then(|| source_in(answer.get(ROUTE_MSG..).unwrap_or(&[]), len));
             true
@@ -208,6 +204,12 @@ impl<F: Number + ?Sized> Netlink<F> {
             Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EINVAL) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// As [`Netlink::ask`], where one answer is enough. Not part of who asks: it has room for that on the stack, which may be small.
+    #[inline(never)]
+    fn ask_one(&self, kind: u16, flags: u16, body: &[u8], take: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        self.ask(kind, flags, body, &mut [0; ROOM], take)
     }
 
     /// Sends a question; `take` gets the bodies of the answers, until it says that it was the last.

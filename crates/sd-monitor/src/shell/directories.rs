@@ -78,14 +78,14 @@ fn listings((core, soon): Known<'_>, netns: u64) -> Vec<Listing> {
         port: place.port,
         v6only: place.v6only,
         soon: true,
-        ..Listing::default()
+        ..Listing::NONE
     };
     let expected = |place: &super::expected::Place| Listing {
         ip: place.ip.halves(),
         port: place.port,
         v6only: place.v6only,
         soon: true,
-        ..Listing::default()
+        ..Listing::NONE
     };
     let expected = soon.expected.of(netns).map(expected);
     let mut all: Vec<Listing> =

@@ -384,7 +384,7 @@ fn who_listens_is_published() {
     let directory = a.hello(false);
     let b = Client::register(&server);
     let (_listener, port) = b.listen(3);
-    let mut found = [Listing::default(); 2];
+    let mut found = [Listing::NONE; 2];
     assert_eq!(directory.find(port, &mut found), Some(1));
     let Route::Shm { peer, .. } = a.connect(port, false).0 else { panic!("no route") };
     let (ip, socket) = (Ip::v4([127, 0, 0, 1]).halves(), socket_of(&_listener));

@@ -132,7 +132,7 @@ pub(crate) fn signal(
     exchange.former(told) as *mut c_void
 }
 
-/// rt_sigaction(2), where a program makes it by an instruction of its own.
+/// rt_sigaction(2), where a program makes it by an instruction of its own. Not part of who calls it, whose frame is below every call.
 ///
 /// # Safety
 /// The program's contract with the kernel.

@@ -66,8 +66,8 @@ impl Programs {
     }
 }
 
-/// See the module.
-pub(super) struct Turn {
+/// A bridge's turn, see the module.
+struct Turn {
     is_held: bool,
     /// Since when another bridge's is waited for.
     waits_since: Option<u64>,
@@ -93,7 +93,8 @@ impl Turn {
         is_over
     }
 
-    pub(super) fn end(&mut self, endpoint: &'static Endpoint) {
+    /// Another bridge may have it.
+    fn end(&mut self, endpoint: &'static Endpoint) {
         if core::mem::take(&mut self.is_held) {
             let _ = lock(endpoint, false);
         }
@@ -110,7 +111,7 @@ fn lock(endpoint: &'static Endpoint, is_locked: bool) -> sd_sys::Result<()> {
 pub(super) struct Lent {
     inner: i32,
     programs: Programs,
-    pub(super) turn: Turn,
+    turn: Turn,
     /// Bytes passed on that are still in the connection.
     bytes: u64,
     /// How often something was passed on so.
@@ -167,14 +168,21 @@ impl Lent {
         }
     }
 
+    /// The program's side is broken: what it has left unread is for others.
+    pub(super) fn end_turn(&mut self, endpoint: &'static Endpoint) {
+        self.turn.end(endpoint);
+    }
+
     /// Looks at what has come, once the last was read.
     pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, Errno> {
         if self.is_out() || self.is_closed {
             return Err(Errno::EAGAIN);
         }
-        let waits = self.waits();
+        let waited = self.waits();
         if !self.turn.take(endpoint) {
-            self.pause_ns = if waits { self.pause_ns } else { ASK_NS.0 };
+            if !waited {
+                self.pause_ns = ASK_NS.0;
+            }
             return Err(Errno::EAGAIN);
         }
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;

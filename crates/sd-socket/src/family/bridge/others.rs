@@ -85,10 +85,10 @@ impl Others {
         self.lent.as_mut().filter(|lent| lent.is_out() || lent.waits()).map(Lent::pause_ns)
     }
 
-    /// Nothing is lent any more, and nothing that was is taken.
+    /// The program's side is broken.
     pub(super) fn end_turn(&mut self, endpoint: &'static Endpoint) {
         if let Some(lent) = &mut self.lent {
-            lent.turn.end(endpoint);
+            lent.end_turn(endpoint);
         }
     }
 

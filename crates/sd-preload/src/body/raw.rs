@@ -62,9 +62,9 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
     unsafe {
         match nr {
             libc::SYS_kcmp if is_own_files(a, b, c) => int(calls::same_file(d as _, e as _)),
-            libc::SYS_ppoll if is_mask(d, e) => int(ready::ppoll(a as _, b as _, c as _, d as _)),
+            libc::SYS_ppoll if is_mask(d, e) => int(ready::ppoll_by_number(a as _, b as _, c as _, d as _)),
             libc::SYS_pselect6 => match mask_of_pselect(f) {
-                Some(mask) => int(ready::pselect(a as _, b as _, c as _, d as _, e as _, mask)),
+                Some(mask) => int(ready::pselect_by_number(a as _, b as _, c as _, d as _, e as _, mask)),
                 None => Outcome::Kernel,
             },
             libc::SYS_epoll_pwait if ours(a) && is_mask(e, f) => {

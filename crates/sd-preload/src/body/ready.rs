@@ -97,6 +97,68 @@ pub(crate) unsafe fn epoll_pwait2(
     }
 }
 
+/// ppoll(2) by its number tells, in `timeout`, how much of it is left, as libc's function does not; but not if it was zero.
+///
+/// # Safety
+/// The caller's contract with the kernel.
+pub(crate) unsafe fn ppoll_by_number(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *mut timespec,
+    mask: *const sigset_t,
+) -> Outcome<c_int> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let Ok(timeout_ns) = of_timespec(timeout) else { return Outcome::Kernel };
+        let Some(whole_ns) = timeout_ns.filter(|whole_ns| *whole_ns != 0) else {
+            return ppoll(fds, count, timeout, mask);
+        };
+        let begun_ns = sd_sys::time::now_ns();
+        let outcome = ppoll(fds, count, timeout, mask);
+        let left_ns = whole_ns.saturating_sub(sd_sys::time::now_ns().saturating_sub(begun_ns));
+        tell_left(outcome, timeout, left_ns);
+        outcome
+    }
+}
+
+/// pselect6(2), likewise.
+///
+/// # Safety
+/// The caller's contract with the kernel.
+pub(crate) unsafe fn pselect_by_number(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timespec,
+    mask: *const sigset_t,
+) -> Outcome<c_int> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let Ok(timeout_ns) = of_timespec(timeout) else { return Outcome::Kernel };
+        if !is_mask(mask) {
+            return Outcome::Kernel;
+        }
+        let mut left_ns = timeout_ns.unwrap_or_default();
+        let outcome = calls::select(nfds, read, write, except, timeout_ns, mask, &mut left_ns);
+        if timeout_ns.is_some_and(|whole_ns| whole_ns != 0) {
+            tell_left(outcome, timeout, left_ns);
+        }
+        outcome
+    }
+}
+
+/// # Safety
+/// Not null, and a time-out that has been read.
+unsafe fn tell_left(outcome: Outcome<c_int>, timeout: *mut timespec, left_ns: u64) {
+    // Where it cannot be written the kernel does not mind.
+    if outcome != Outcome::Kernel && user::seems_writable(timeout, LEN) {
+        let left = timespec { tv_sec: (left_ns / NS_PER_S) as i64, tv_nsec: (left_ns % NS_PER_S) as i64 };
+        // SAFETY: by contract.
+        unsafe { timeout.write(left) };
+    }
+}
+
 /// select(2) tells, in `timeout`, how much of it is left; also when interrupted.
 ///
 /// # Safety

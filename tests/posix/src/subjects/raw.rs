@@ -170,8 +170,9 @@ fn poll_select() {
     let mut poll = libc::pollfd { fd: pair.server, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
     show("poll", raw!(SYS_poll, &raw mut poll, 1usize, 1000));
     say!("{:#x}", poll.revents);
-    let time = libc::timespec { tv_sec: 1, tv_nsec: 0 };
-    show("ppoll", raw!(SYS_ppoll, &raw mut poll, 1usize, &raw const time, 0usize, 8usize));
+    let mut time = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    show("ppoll", raw!(SYS_ppoll, &raw mut poll, 1usize, &raw mut time, 0usize, 8usize));
+    show_left(&mut time);
     let mask = 0u64;
     let wrong_length = raw!(SYS_ppoll, &raw mut poll, 1usize, &raw const time, &raw const mask, 7usize);
     show("ppoll with a mask of 7 bytes", wrong_length);
@@ -192,10 +193,33 @@ fn poll_select() {
         &raw mut readable,
         0usize,
         0usize,
-        &raw const time,
+        &raw mut time,
         pair_of_mask.as_ptr()
     );
     show("pselect6", count);
+    show_left(&mut time);
+    let mut little = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    let mut readable = set();
+    recv(pair.server, &mut [0; 8], 0);
+    show(
+        "none",
+        raw!(SYS_pselect6, pair.server + 1, &raw mut readable, 0usize, 0usize, &raw mut little, 0usize),
+    );
+    say!("left {} {}", little.tv_sec, little.tv_nsec);
+    little.tv_nsec = 20_000_000;
+    poll.events = libc::POLLIN;
+    show("none", raw!(SYS_ppoll, &raw mut poll, 1usize, &raw mut little, 0usize, 8usize));
+    say!("left {} {}", little.tv_sec, little.tv_nsec);
+    let mut closed = set();
+    close(pair.server);
+    show("closed", raw!(SYS_pselect6, 1024, &raw mut closed, 0usize, 0usize, &raw mut time, 0usize));
+    show_left(&mut time);
+}
+
+/// The kernel tells how much of it is left; and then it is one second again.
+fn show_left(time: &mut libc::timespec) {
+    say!("some is left: {}", time.tv_sec == 0 && time.tv_nsec > 100_000_000);
+    *time = libc::timespec { tv_sec: 1, tv_nsec: 0 };
 }
 
 fn raw_epoll() {

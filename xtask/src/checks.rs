@@ -15,6 +15,10 @@ const MUSL: &str = "stream/,message/,cancel/,clone/,exec/,fork/,offspring/,spawn
 /// Where it matters that there is none: threads, signals, forks, what rights are given up by, and each kind of call once.
 const STATIC: &str = "cancel/,clone/,fork/,offspring/,handlers/,signals/,privileges/,exec/,confine/,threads/,pass/,pair/,poll/,select/,raw/,no_forks/,odd/";
 
+/// What glibc does otherwise than musl: cancellation, posix_spawn(3), setuid(2) of all threads, select(3).
+const STATIC_GLIBC: &str =
+    "cancel/,clone/,offspring/,spawn/,privileges/,threads/,pass/,select/,raw/,other_names/,pair/";
+
 /// Where its processor does: threads, signals, sleeps, forks, and bytes. The emulator takes a second to start.
 const AARCH64: &str = "waiting/,epoll/,handlers/b,handlers/i,handlers/m,handlers/r,handlers/t,signals/,fork_epoll/,tokens/holder_st,stream/p,stream/l,pair/e,pair/h,raw/r";
 
@@ -91,6 +95,8 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     steps.tests("posix, musl", &mut ourselves(&["posix", "--musl", "--only", MUSL])?);
     // Likewise; the whole takes five.
     steps.tests("posix, static", &mut ourselves(&["posix", "--static", "--only", STATIC])?);
+    let static_glibc = ["posix", "--static-glibc", "--only", STATIC_GLIBC];
+    steps.tests("posix, static, glibc", &mut ourselves(&static_glibc)?);
     // The whole is not for an emulator.
     steps.tests("posix, aarch64", &mut ourselves(&["posix", "--aarch64", "--only", AARCH64])?);
     let deaths = if is_fast { "3" } else { "8" };

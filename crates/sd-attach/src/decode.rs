@@ -86,9 +86,11 @@ pub fn decode(bytes: &[u8], at: usize) -> Option<Instruction> {
         0xc4 | 0xc5 | 0x62 => vector(&mut reader, opcode)?,
         _ => one_byte(&mut reader, opcode, prefixes)?,
     };
+    // Linkers make such a call of one by way of an address in memory, which is a byte longer.
+    let is_relaxed = opcode == 0xe8;
     Some(Instruction {
         len: u8::try_from(reader.at).ok()?,
-        is_plausible: instruction.is_plausible && !prefixes.has_other_address,
+        is_plausible: instruction.is_plausible && (!prefixes.has_other_address || is_relaxed),
         ..instruction
     })
 }

@@ -14,6 +14,7 @@
 //! | [`program`] | is a file such a program? |
 //! | [`sites`] | where are its system calls, if it is Go's? |
 //! | [`windows`] | and if it is not? |
+//! | [`segment`] | does it need the register that the library needs? |
 //! | [`decode`] | how long are instructions? |
 //! | [`dynamic`] | and programs that a dynamic linker loads? |
 //! | [`script`] | what is executed, if a file is a script? |
@@ -21,6 +22,7 @@
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
 //! | `inject` | what it does to the new program |
 //! | `library` | what is to be mapped where |
+//! | `list` | what `windows` collects |
 //! | `ptrace` | ptrace(2) |
 //! | `elf` | the few words of elf(5) that all of them need |
 //!
@@ -78,10 +80,14 @@ mod inject;
 #[cfg(target_arch = "x86_64")]
 mod library;
 #[cfg(target_arch = "x86_64")]
+mod list;
+#[cfg(target_arch = "x86_64")]
 pub mod program;
 #[cfg(target_arch = "x86_64")]
 mod ptrace;
 pub mod script;
+#[cfg(target_arch = "x86_64")]
+pub mod segment;
 #[cfg(target_arch = "x86_64")]
 pub mod sites;
 #[cfg(target_arch = "x86_64")]

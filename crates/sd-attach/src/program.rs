@@ -1,4 +1,4 @@
-//! Which files are programs that the library can be brought into: those that no dynamic linker loads, of Go's own linker, or of musl's libc; and
+//! Which files are programs that the library can be brought into: those that no dynamic linker loads, of Go's own linker, or with musl or glibc in them; and
 //! those of Go's that have one, and no library (`-buildmode=pie` without cgo).
 
 use crate::dynamic;
@@ -16,11 +16,11 @@ const START_LEN: usize = 768;
 pub enum Made {
     /// By Go's linker: with the note of a build's id under Go's name, or data that begins with [`GO_DATA`].
     ByGo,
-    /// Otherwise, and not with glibc, whose static programs have a note of the system (`.note.ABI-tag`).
+    /// Otherwise: with a libc.
     Otherwise,
 }
 
-/// Whether a file is a program for which no dynamic linker loads a libc, by its headers, and which; `None`: it is none, or one of glibc's.
+/// Whether a file is a program for which no dynamic linker loads a libc, by its headers, and which; `None`: it is none.
 pub fn without_libc(fd: i32) -> Option<Made> {
     let mut start = [0u8; START_LEN];
     headers(fd, &mut start).ok().map(|(_, made)| made)
@@ -42,6 +42,9 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
         })
     };
     let is_go = has_note(None, b"Go\0\0") || has_go_data(fd, table);
+    if is_go && !has_linker && has_note(Some(u64::from(NT_GNU_ABI_TAG)), b"GNU\0") {
+        return Err(Unled::GoWithLibc);
+    }
     if is_go && (!has_linker || needs_none(fd, table)) {
         return Ok((table, Made::ByGo));
     }
@@ -53,10 +56,6 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
     if elf::entries(table).any(is_open) {
         return Err(Unled::Open);
     }
-    const NT_GNU_ABI_TAG: u64 = 1;
-    if has_note(Some(NT_GNU_ABI_TAG), b"GNU\0") {
-        return Err(Unled::Glibc);
-    }
     let has_flag = |entry: Entry| entry.kind == libc::PT_DYNAMIC && is_executable(fd, entry);
     let is_program = match elf::number(start, 16, 2) {
         Some(ET_EXEC) => true,
@@ -65,6 +64,9 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
     };
     if is_program { Ok((table, Made::Otherwise)) } else { Err(Unled::Unknown) }
 }
+
+/// The note of the system, under the name GNU: glibc is in the program (`.note.ABI-tag`).
+pub const NT_GNU_ABI_TAG: u32 = 1;
 
 /// What the data of a program begins with that Go's linker has made: where debug/buildinfo reads on. It is there without a build's id, too
 /// (`-ldflags=-buildid=`).
@@ -141,7 +143,11 @@ pub fn can_be_led(fd: i32) -> Result<(), Unled> {
     }
     let texts = texts.iter().flatten().map(Text::bytes);
     match made {
-        Made::ByGo => sites::sites(texts, Threads::OfRuntime).map(|_| ()).ok_or(Unled::Go),
+        Made::ByGo => match sites::sites(texts.clone(), Threads::OfRuntime) {
+            Some(_) => Ok(()),
+            None if sites::has_libc(texts) => Err(Unled::GoWithLibc),
+            None => Err(Unled::Go),
+        },
         Made::Otherwise => windows::windows(texts).map(|_| ()).map_err(Unled::Calls),
     }
 }

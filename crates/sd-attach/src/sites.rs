@@ -9,7 +9,8 @@
 //! | `runtime.clone` | static programs | `mov $56,%eax; syscall; cmp $0,%rax; je 5; mov %eax,N(%rsp); ret` |
 //! | `runtime.exitThread` | static programs | `mov $60,%eax; syscall; int $3` |
 //!
-//! A program in which one of them looks otherwise, or is there twice, is none that this file knows. The others, all in the runtime, are about memory,
+//! A program in which one of them looks otherwise, or is there twice, is none that this file knows; nor is one that has a libc in it, which makes the
+//! threads then (cgo, linked statically): it is told by set_tid_address(2), which each libc calls when it begins, and Go never does. The others, all in the runtime, are about memory,
 //! threads, signals, clocks, and files and pipes that the runtime has opened itself, which are no sockets.
 //! Nothing here is unsafe. Tested by `tests/sites.rs` on bytes.
 
@@ -137,6 +138,9 @@ pub fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>, threads: Threads) -> Opt
         let mut from = 0;
         while let Some(at) = next_instruction(bytes, from) {
             from = at + 1;
+            if threads == Threads::OfRuntime && is_of_libc(bytes, at) {
+                return None;
+            }
             match meaning(bytes, at) {
                 Meaning::Other => {}
                 Meaning::Unknown => return None,
@@ -155,6 +159,27 @@ pub fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>, threads: Threads) -> Opt
         Threads::OfRuntime => &[Kind::Any, Kind::Clone, Kind::Exit],
     };
     needed.iter().all(|kind| sites.iter().any(|site| site.kind == *kind)).then_some(sites)
+}
+
+/// Whether there is a libc in a program's texts.
+pub fn has_libc<'a>(mut texts: impl Iterator<Item = &'a [u8]>) -> bool {
+    texts.any(|bytes| {
+        let mut from = 0;
+        let next = || {
+            let at = next_instruction(bytes, from)?;
+            from = at + 1;
+            Some(at)
+        };
+        core::iter::from_fn(next).any(|at| is_of_libc(bytes, at))
+    })
+}
+
+/// Whether it is the call by which a libc begins: `mov $218,%eax`, perhaps something between, `syscall`.
+fn is_of_libc(text: &[u8], at: usize) -> bool {
+    const SET_TID_ADDRESS: [u8; 5] = [0xb8, libc::SYS_set_tid_address as u8, 0, 0, 0];
+    const WITHIN: usize = 24;
+    text.get(at.saturating_sub(WITHIN)..at)
+        .is_some_and(|before| before.windows(SET_TID_ADDRESS.len()).any(|bytes| bytes == SET_TID_ADDRESS))
 }
 
 fn meaning(text: &[u8], at: usize) -> Meaning {
@@ -182,21 +207,25 @@ fn meaning(text: &[u8], at: usize) -> Meaning {
     }
 }
 
-/// The next `0f 05` from a place on. Programs have tens of megabytes, so the compiler is to look at many bytes at once.
+/// The next `0f 05` from a place on.
 pub(crate) fn next_instruction(text: &[u8], from: usize) -> Option<usize> {
+    next_of([SYSCALL], text, from)
+}
+
+/// The next of these pairs of bytes from a place on. Programs have tens of megabytes, so the compiler is to look at many bytes at once.
+#[inline(always)]
+pub(crate) fn next_of<const N: usize>(wanted: [[u8; 2]; N], text: &[u8], from: usize) -> Option<usize> {
     const BLOCK: usize = 256;
+    let is_wanted =
+        |a: u8, b: u8| wanted.iter().fold(false, |any, pair| any | (pair[0] == a) & (pair[1] == b));
     let mut at = from;
     loop {
         let rest = text.get(at..)?;
         let (Some(these), Some(following)) = (rest.get(..BLOCK), rest.get(1..=BLOCK)) else {
-            return rest.windows(2).position(|pair| pair == SYSCALL).map(|place| at + place);
+            let mut pairs = rest.iter().zip(rest.iter().skip(1));
+            return pairs.position(|(a, b)| is_wanted(*a, *b)).map(|place| at + place);
         };
-        let pairs = || {
-            these
-                .iter()
-                .zip(following)
-                .map(|(first, second)| (*first == SYSCALL[0]) & (*second == SYSCALL[1]))
-        };
+        let pairs = || these.iter().zip(following).map(|(a, b)| is_wanted(*a, *b));
         if pairs().fold(false, |any, is_it| any | is_it) {
             return pairs().position(|is_it| is_it).map(|place| at + place);
         }

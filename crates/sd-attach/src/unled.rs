@@ -9,8 +9,8 @@ use core::fmt::{Display, Formatter, Result};
 pub enum Unled {
     /// None that these files know.
     Unknown,
-    /// With glibc: it loads other libraries (nsswitch.conf(5)), and its children need its memory.
-    Glibc,
+    /// By Go, with a libc in it.
+    GoWithLibc,
     /// Instructions could be written while it runs.
     Open,
     /// By Go's linker, but not as is known here.
@@ -25,7 +25,7 @@ impl Display for Unled {
     fn fmt(&self, to: &mut Formatter<'_>) -> Result {
         match self {
             Unled::Unknown => to.write_str("by no linker that is known here"),
-            Unled::Glibc => to.write_str(GLIBC),
+            Unled::GoWithLibc => to.write_str("by Go, with a libc in it"),
             Unled::Open => to.write_str("with memory that is both written and executed"),
             Unled::Go => to.write_str("by a Go whose system calls are not known here (1.19 and later are)"),
             #[cfg(target_arch = "x86_64")]
@@ -34,8 +34,6 @@ impl Display for Unled {
     }
 }
 
-const GLIBC: &str = "with glibc, whose system calls are left alone";
-
 #[cfg(target_arch = "x86_64")]
 fn calls(refusal: Refusal, to: &mut Formatter<'_>) -> Result {
     match refusal {
@@ -43,7 +41,7 @@ fn calls(refusal: Refusal, to: &mut Formatter<'_>) -> Result {
         Refusal::Unclear(at) => {
             write!(to, "and what stands at {at:#x} of its text may be a system call, or not")
         }
-        Refusal::Glibc(_) => to.write_str(GLIBC),
+        Refusal::Gs(at) => write!(to, "and at {at:#x} of its text it takes the register GS for itself"),
         Refusal::Neighbours(at) => {
             write!(to, "and the system call at {at:#x} of its text cannot be replaced")
         }

@@ -1,4 +1,4 @@
-//! Where the `syscall` instructions are of a program that was not made for this: a static one of musl's, in C or Rust. All of them are led,
+//! Where the `syscall` instructions are of a program that was not made for this: a static one of musl's or glibc's, in C or Rust. All of them are led,
 //! since a socket could pass through any.
 //!
 //! `syscall` has two bytes, and a jump five. So a *window* is replaced: the instruction, and whole neighbours of it that together
@@ -10,11 +10,11 @@
 //! | may a neighbour move? | nothing leads to a place within the window: far branches are searched in the whole text before. Near ones are searched as well, wherever bytes may be one; they are decoded only where no window is found so. Only the last instruction of a window leads elsewhere |
 //! | may one be left out? | rt_sigreturn(2) always; and calls whose number stands before them and that no socket has to do with, where no window is found |
 //!
-//! Programs of glibc's are not led, which their clone3(2) tells: they load other libraries (nsswitch.conf(5)), and their posix_spawn(3) needs a
-//! child in their memory.
-//! Nothing here is unsafe but for the memory of the list. Tested by `tests/windows.rs`.
+//! Nothing here is unsafe. Tested by `tests/windows.rs`.
 
 use crate::decode::{Flow, Instruction, decode};
+use crate::list::List;
+use crate::segment::takes_gs;
 use crate::sites::next_instruction;
 
 /// One `syscall` instruction, and what is replaced with it.
@@ -57,14 +57,17 @@ pub enum Refusal {
     Unclear(usize),
     /// No neighbours that may be moved.
     Neighbours(usize),
-    /// A program of glibc's.
-    Glibc(usize),
+    /// It uses the register GS.
+    Gs(usize),
 }
 
 /// All windows of a program's texts, or why it cannot be led by them. Allocates no memory but that of two lists.
 pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Result<Windows, Refusal> {
     let mut windows = Windows(List::new().ok_or(Refusal::None)?);
     for (text, bytes) in texts.enumerate() {
+        if let Some(at) = takes_gs(bytes) {
+            return Err(Refusal::Gs(at));
+        }
         let mut candidates = List::new().ok_or(Refusal::None)?;
         let mut from = 0;
         while let Some(at) = next_instruction(bytes, from) {
@@ -97,14 +100,21 @@ fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize,
     place.targets.note_possible(bytes);
     let mut number = place.number(bytes);
     let mut window = place.window(bytes, free_from);
-    if window.is_none() || number == Number::Unsure {
+    let mut look = |chain: &Chain| {
         place.targets = far;
-        place.targets.note_near(bytes, &chain);
-        (number, window) = (place.number(bytes), place.window(bytes, free_from));
+        place.targets.note_near(bytes, chain);
+        (place.number(bytes), place.window(bytes, free_from))
+    };
+    if window.is_none() || number == Number::Unsure {
+        (number, window) = look(&chain);
+    }
+    if window.is_none() {
+        // What looks like a branch before the chain may be part of an instruction.
+        let longer = Chain::agreed(bytes, at.saturating_sub(BEFORE_MAX), at).filter(|longer| longer.hits);
+        (number, window) = longer.map_or((number, window), |longer| look(&longer));
     }
     let Number::Is(number) = number else { return window.ok_or(Refusal::Neighbours(at)).map(Some) };
     match i64::from(number) {
-        libc::SYS_clone3 => Err(Refusal::Glibc(at)),
         libc::SYS_rt_sigreturn => Ok(None),
         number if window.is_none() && !HARMLESS.contains(&number) => Err(Refusal::Neighbours(at)),
         _ => Ok(window),
@@ -128,6 +138,8 @@ const HARMLESS: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_arch_prctl,
     libc::SYS_set_tid_address,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
     libc::SYS_exit_group,
     libc::SYS_rt_sigprocmask,
     libc::SYS_tkill,
@@ -447,45 +459,4 @@ fn far_target(bytes: &[u8], at: usize) -> Option<usize> {
     };
     let distance = i32::from_le_bytes(*bytes.get(end - 4..)?.first_chunk()?);
     end.checked_add_signed(distance as isize)
-}
-
-/// So many of a program, at most, in memory that nobody allocates.
-#[derive(Debug)]
-struct List<T: Copy> {
-    memory: *mut T,
-    count: usize,
-}
-
-impl<T: Copy> List<T> {
-    const MAX: usize = 4096;
-
-    fn new() -> Option<List<T>> {
-        let memory = sd_sys::mem::reserve_private(Self::MAX * size_of::<T>()).ok()?;
-        Some(List { memory: memory.cast(), count: 0 })
-    }
-
-    fn all(&self) -> &[T] {
-        // SAFETY: so many have been written, to memory that is ours until `drop`.
-        unsafe { core::slice::from_raw_parts(self.memory, self.count) }
-    }
-
-    fn all_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and only we refer to it.
-        unsafe { core::slice::from_raw_parts_mut(self.memory, self.count) }
-    }
-
-    fn add(&mut self, one: T) -> Option<()> {
-        (self.count < Self::MAX).then_some(())?;
-        // SAFETY: there is room, and nobody has a reference to it.
-        unsafe { self.memory.add(self.count).write(one) };
-        self.count += 1;
-        Some(())
-    }
-}
-
-impl<T: Copy> Drop for List<T> {
-    fn drop(&mut self) {
-        // SAFETY: `new` made it, and no reference is left.
-        unsafe { sd_sys::mem::unreserve(self.memory.cast(), Self::MAX * size_of::<T>()) };
-    }
 }

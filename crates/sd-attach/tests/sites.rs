@@ -1,7 +1,7 @@
 //! The system calls of Go programs: which are found in a text.
 #![cfg(target_arch = "x86_64")]
 
-use sd_attach::sites::{Kind, Site, Sites, Threads, sites};
+use sd_attach::sites::{Kind, Site, Sites, Threads, has_libc, sites};
 use std::iter::once;
 
 const ANY: &[u8] = &[0x48, 0x89, 0xdf, 0x0f, 0x05, 0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
@@ -77,4 +77,16 @@ fn threads_of_the_runtimes_own_are_led_too() {
     // Another thread's end, and a clone whose child goes on at once.
     let others: [&[u8]; 2] = [&[0xb8, 60, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf2], &CLONE[..7]];
     assert_eq!(kinds(&[ANY, others[0], others[1]], Threads::OfLibc), Some(vec![Kind::Any]));
+}
+
+#[test]
+fn a_program_with_a_libc_in_it_is_left_alone_where_that_would_make_the_threads() {
+    // mov $218,%eax; lea N(%rip),%rdi; syscall
+    let begins: &[u8] = &[0xb8, 218, 0, 0, 0, 0x48, 0x8d, 0x3d, 1, 2, 3, 0, 0x0f, 0x05];
+    let parts = [EXIT, ANY, begins, CLONE];
+    let of = |parts: &[&[u8]], threads| sites(once(&text(parts)[..]), threads).is_some();
+    assert!(!of(&parts, Threads::OfRuntime) && of(&parts, Threads::OfLibc));
+    assert!(has_libc(once(&text(&parts)[..])) && !has_libc(once(&text(&[EXIT, ANY, CLONE])[..])));
+    // The number alone, far before an instruction, is one like others.
+    assert!(of(&[EXIT, &begins[..5], ANY, CLONE], Threads::OfRuntime));
 }

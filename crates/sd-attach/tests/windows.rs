@@ -21,7 +21,7 @@ fn found(code: &[u8]) -> Result<Vec<(usize, u8, u8)>, Refusal> {
         Refusal::None => Refusal::None,
         Refusal::Unclear(at) => Refusal::Unclear(at - start),
         Refusal::Neighbours(at) => Refusal::Neighbours(at - start),
-        Refusal::Glibc(at) => Refusal::Glibc(at - start),
+        Refusal::Gs(at) => Refusal::Gs(at - start),
     };
     windows([&text[..]].into_iter()).map(|found| found.all().iter().map(near).collect()).map_err(place)
 }
@@ -54,6 +54,26 @@ fn a_short_branch_comes_from_before_what_is_no_code() {
     let jump = [0xeb, between.len() as u8 + 5];
     let code = [&jump[..], &between, &call(41), &[0x48, 0x89, 0xc7, RETURN]].concat();
     assert_eq!(found(&code), Ok(vec![(between.len() + 7, 5, 0)]));
+}
+
+#[test]
+fn a_call_that_a_linker_has_made_is_one() {
+    // addr32 call, over a distance with these bytes; mov; syscall; ret
+    let code = [&[0x67, 0xe8, 0x0f, 0x05, 0x00, 0x00][..], &call(41), &[RETURN]].concat();
+    assert_eq!(found(&code), Ok(vec![(6, 7, 5)]));
+}
+
+#[test]
+fn what_looks_like_a_branch_may_be_part_of_an_instruction_well_before() {
+    // mov $12,%eax; a call over a distance with the bytes of `jne 0x73`; functions; mov %esi,%eax; syscall; cmp $-4096,%rax; jbe
+    let mut code = vec![0xb8, 0x0c, 0, 0, 0, 0xe8, 0x75, 0x73, 0x03, 0x00];
+    code.extend(OTHER.repeat(8));
+    code.extend([0x31, 0xc9, 0x31, 0xd2, 0xf4]);
+    let at = code.len();
+    code.extend([0x89, 0xf0, 0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x76, 0xf0, RETURN]);
+    assert_eq!((6 + 2 + 0x73) - at, 12, "it leads behind the window's beginning");
+    code[7] -= 6;
+    assert_eq!(found(&code), Ok(vec![(at + 2, 8, 0)]));
 }
 
 #[test]
@@ -100,12 +120,31 @@ fn bytes_of_other_instructions_are_none() {
 
 #[test]
 fn programs_that_are_left_alone() {
-    let clone3 = [0xb8, 0xb3, 0x01, 0, 0, 0x0f, 0x05, RETURN];
-    assert_eq!(found(&clone3), Err(Refusal::Glibc(5)));
     // mov $15,%rax; syscall: alone it is nothing to be led.
     let returns = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05, RETURN];
     assert_eq!(found(&returns), Err(Refusal::None));
     assert_eq!(found(&[]), Err(Refusal::None));
+}
+
+#[test]
+fn programs_that_use_the_register_of_the_librarys_are_left_alone() {
+    let with = |bytes: &[u8]| found(&[&call(41)[..], bytes, &[RETURN]].concat());
+    // arch_prctl: mov; syscall; ret. mov $0x1001,%edi; mov %rax,%rsi; call arch_prctl, and another function.
+    let calls = |by: i8| {
+        let own = [0xbf, 0x01, 0x10, 0, 0, 0x48, 0x89, 0xc6, 0xe8, (-21 + by) as u8, 0xff, 0xff, 0xff];
+        with(&[&call(158)[..], &[RETURN], &own].concat())
+    };
+    assert_eq!(calls(0), Err(Refusal::Gs(16)));
+    assert_eq!(calls(-7), Ok(vec![(0, 7, 5), (7, 7, 5)]));
+    // mov $0x1001,%esi; mov $158,%edi
+    assert_eq!(with(&[0xbe, 0x01, 0x10, 0, 0, 0xbf, 158, 0, 0, 0]), Err(Refusal::Gs(8)));
+    // wrgsbase %rax, and %ecx.
+    assert_eq!(with(&[0xf3, 0x48, 0x0f, 0xae, 0xd8]), Err(Refusal::Gs(9)));
+    assert_eq!(with(&[0xf3, 0x0f, 0xae, 0xd9]), Err(Refusal::Gs(8)));
+    // mov $0x1001,%edi, as malloc(3) is given; rdgsbase; a fence: not so.
+    for other in [&[0xbf, 0x01, 0x10, 0, 0][..], &[0xf3, 0x48, 0x0f, 0xae, 0xc8], &[0x0f, 0xae, 0xf0]] {
+        assert_eq!(with(other), Ok(vec![(0, 7, 5)]));
+    }
 }
 
 #[test]

@@ -80,6 +80,23 @@ pub unsafe fn next_control(at: *mut cmsghdr, end: usize) -> *mut cmsghdr {
     }
 }
 
+/// The program has glibc in it.
+#[cfg(sd_freestanding)]
+static HAS_GLIBC: AtomicBool = AtomicBool::new(false);
+
+/// Which libc is in the program: glibc, or another one.
+#[cfg(sd_freestanding)]
+pub fn set_glibc(is_it: bool) {
+    HAS_GLIBC.store(is_it, Ordering::Relaxed);
+}
+
+/// The libc in the program is glibc. It keeps signals for itself: 32 for pthread_cancel(3), and 33 for setuid(2) and its like in all threads;
+/// of musl's these are 33 and 34.
+#[cfg(sd_freestanding)]
+pub fn has_glibc() -> bool {
+    HAS_GLIBC.load(Ordering::Relaxed)
+}
+
 /// Without libc: where the library sees each thread begin, and none has.
 static IS_ONLY_THREAD: AtomicBool = AtomicBool::new(false);
 

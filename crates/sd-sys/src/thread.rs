@@ -202,6 +202,25 @@ pub fn mark_cancelled() {
     is_marked.store(true, Ordering::Relaxed);
 }
 
+/// Whether the thread was marked so: it is not any more.
+#[cfg(sd_freestanding)]
+#[inline]
+pub fn take_mark() -> bool {
+    let [_, is_marked] = &block().cancel;
+    let before = is_marked.load(Ordering::Relaxed);
+    if before {
+        is_marked.store(false, Ordering::Relaxed);
+    }
+    before
+}
+
+/// The thread is in a call in which it may be cancelled.
+#[cfg(sd_freestanding)]
+pub fn is_cancellable() -> bool {
+    let [cancellable, _] = &block().cancel;
+    cancellable.load(Ordering::Relaxed)
+}
+
 /// The thread is in a call in which it may be cancelled, and is to be.
 #[cfg(sd_freestanding)]
 pub fn is_cancelled() -> bool {

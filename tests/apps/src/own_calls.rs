@@ -1,6 +1,6 @@
 //! Programs that the dynamic linker does not load the library into. A static one that makes its system calls and threads itself, as Go's runtime
 //! does, gets it however it is executed; it needs no Go, so this runs always, and `go` has the real ones. So does one that has a dynamic linker
-//! and no library. The same of programs of musl's, dynamic and static.
+//! and no library. The same of programs of musl's, dynamic and static, and of glibc's static ones.
 
 use super::Scenario;
 use super::mixed_tools::compile;
@@ -8,7 +8,7 @@ use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, product, retry, ss};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,8 +21,18 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         own_calls(lab, LINKED)
     })
     .limit_s(60),
-    Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| musl(lab, &[])).limit_s(30),
-    Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| musl(lab, &["-static"])).limit_s(30),
+    Scenario::new("musl-program", &["musl-gcc", "python3"], |lab| {
+        program(lab, &compile_musl(lab, PROGRAM, &[])?)
+    })
+    .limit_s(30),
+    Scenario::new("musl-static", &["musl-gcc", "python3"], |lab| {
+        program(lab, &compile_musl(lab, PROGRAM, &["-static"])?)
+    })
+    .limit_s(30),
+    Scenario::new("glibc-static", &["gcc", "/usr/include/stdio.h", "python3"], |lab| {
+        program(lab, Path::new(&compile(lab, "glibc-static", PROGRAM, &["-static"])?))
+    })
+    .limit_s(30),
     Scenario::new("musl-unbegun", &["musl-gcc"], unbegun).limit_s(30),
     Scenario::new("musl-unbegun-inherits", &["musl-gcc", "python3"], unbegun_inherits).limit_s(30),
     Scenario::new("left-alone-is-named", &["gcc", "/usr/include/stdio.h", "python3"], left_alone).limit_s(30),
@@ -115,16 +125,17 @@ fn unbegun_inherits(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// One of musl's.
-fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
-    let program = compile_musl(lab, include_str!("../c/musl_program.c"), options)?;
+const PROGRAM: &str = include_str!("../c/program.c");
+
+/// One that is a server and its client, executed in each way.
+fn program(lab: &Lab, program: &Path) -> Result<()> {
     // It is executed as the interpreter of a script (execve(2)), too.
     let script = lab.path().join("script");
     std::fs::write(&script, format!("#!{}\n", program.display()))?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
     let ways = WAYS.into_iter().chain([&[] as &[&str]]);
-    let of_script = ways.clone().skip(1).map(|way| (&script, way));
-    for (file, way) in ways.map(|way| (&program, way)).chain(of_script) {
+    let of_script = ways.clone().skip(1).map(|way| (script.as_path(), way));
+    for (file, way) in ways.map(|way| (program, way)).chain(of_script) {
         let port = free_port()?;
         let watch = lab.watch(port);
         let said = said(lab, way, &[&file.display().to_string(), &port.to_string()])?;
@@ -137,10 +148,11 @@ fn musl(lab: &mut Lab, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A static program of glibc's serves a client of ours over the kernel, and `sd ss` and `sd doctor` say why.
+/// A static program whose text can be written serves a client of ours over the kernel, and `sd ss` and `sd doctor` say why.
 fn left_alone(lab: &mut Lab) -> Result<()> {
-    const WHY: &str = "it is statically linked, with glibc, whose system calls are left alone";
-    let echo = compile(lab, "glibc-static", include_str!("../c/echo.c"), &["-static"])?;
+    const WHY: &str = "it is statically linked, with memory that is both written and executed";
+    let echo = compile(lab, "open", include_str!("../c/echo.c"), &["-static"])?;
+    open_text(&echo)?;
     let port = free_port()?;
     let text = port.to_string();
     let server = lab.serve(Side::Sd, port, &echo, &["serve", &text])?;
@@ -159,6 +171,21 @@ fn left_alone(lab: &mut Lab) -> Result<()> {
     }
     server.terminate(LIMIT)?;
     Ok(())
+}
+
+/// Lets a program's text be written while it runs (elf(5)).
+fn open_text(program: &str) -> Result<()> {
+    const HEADER_LEN: usize = 56;
+    const PT_LOAD: u8 = 1;
+    const PF_X: u8 = 1;
+    const PF_W: u8 = 2;
+    let mut file = std::fs::read(program)?;
+    let table = u64::from_le_bytes(*file[32..].first_chunk().ok_or("no ELF file")?) as usize;
+    let count = usize::from(file[56]);
+    let mut headers = file[table..].chunks_exact_mut(HEADER_LEN).take(count);
+    let text = headers.find(|header| header[0] == PT_LOAD && header[4] & PF_X != 0).ok_or("no text")?;
+    text[4] |= PF_W;
+    Ok(std::fs::write(program, file)?)
 }
 
 /// Why a process is not known to the monitor, as `sd ss` says.

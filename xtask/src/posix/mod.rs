@@ -9,7 +9,9 @@
 mod aarch64;
 mod between;
 mod difference;
+mod glibc;
 mod musl;
+mod program;
 mod suite;
 
 use between::Between;
@@ -21,6 +23,7 @@ use harness::report::Count;
 use harness::scratch::Scratch;
 use harness::ss::Snapshot;
 use harness::{Result, fail, product};
+use program::Program;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -33,7 +36,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use suite::Suite;
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --static | --aarch64] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --static | --static-glibc | --aarch64] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -47,7 +50,7 @@ const SLOWEST: usize = 12;
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     let mut place = Place::find()?;
-    if let Some(built) = options.build_suite() {
+    if let Some(built) = options.program.build() {
         let Some(suite) = built? else {
             println!("{}", Count { passed: 0, failed: 0, skipped: 1 }.line());
             return Ok(());
@@ -128,19 +131,6 @@ impl Mode {
     }
 }
 
-/// The program that the subjects are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Program {
-    /// As `cargo xtask build` makes it.
-    Usual,
-    /// Of musl's.
-    Musl,
-    /// Of musl's, and static: all its system calls are instructions of its own.
-    Static,
-    /// For that processor.
-    Aarch64,
-}
-
 struct Options {
     only: String,
     modes: Vec<Mode>,
@@ -179,16 +169,6 @@ impl Options {
         arguments
     }
 
-    /// The subjects' program where it is not the one that `cargo xtask build` makes; nothing where it cannot be built.
-    fn build_suite(&self) -> Option<Result<Option<Suite>>> {
-        match self.program {
-            Program::Usual => None,
-            Program::Musl => Some(musl::build()),
-            Program::Static => Some(musl::build_static()),
-            Program::Aarch64 => Some(aarch64::build()),
-        }
-    }
-
     /// What the monitor has counted shows that the subjects went the way that is on trial. Without an error all would pass where the library
     /// for another libc or processor is not loaded.
     fn check(&self, seen: &Snapshot) -> Result<()> {
@@ -212,11 +192,9 @@ impl Options {
             (self.demote, "demote-failures.txt"),
             (self.promote, "promote-failures.txt"),
             (self.between, "between-failures.txt"),
-            (self.program == Program::Musl, "musl-failures.txt"),
-            (self.program == Program::Static, "static-failures.txt"),
-            (self.program == Program::Aarch64, "aarch64-failures.txt"),
         ];
-        for (_, list) in lists.iter().filter(|(is_read, _)| *is_read) {
+        let lists = lists.iter().filter(|(is_read, _)| *is_read).map(|(_, list)| *list);
+        for list in lists.chain(self.program.differences()) {
             known.extend(known_differences(list)?);
         }
         Ok(known)
@@ -259,14 +237,6 @@ impl Options {
                     options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
-                "--musl" | "--static" | "--aarch64" => {
-                    options.program = match word.as_str() {
-                        "--musl" => Program::Musl,
-                        "--static" => Program::Static,
-                        _ => Program::Aarch64,
-                    };
-                    options.modes = vec![Mode::Both];
-                }
                 "--lost-ppm" => options.lost_ppm = value()?.parse()?,
                 "--seed" => options.seed = value()?.parse()?,
                 "--list" => options.list = true,
@@ -274,7 +244,11 @@ impl Options {
                 "--mode" => options.modes = vec![Mode::parse(value()?)?],
                 "--repeat" => options.repeat = value()?.parse::<usize>()?.max(1),
                 "--jobs" => options.jobs = value()?.parse::<usize>()?.max(1),
-                _ => return Err(format!("unknown word {word}; {USAGE}").into()),
+                word => {
+                    options.program =
+                        Program::of(word).ok_or_else(|| format!("unknown word {word}; {USAGE}"))?;
+                    options.modes = vec![Mode::Both];
+                }
             }
         }
         Ok(options)

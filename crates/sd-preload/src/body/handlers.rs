@@ -8,6 +8,8 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, siginfo_t, ucontext_t};
 use sd_socket::calls;
+#[cfg(sd_freestanding)]
+use sd_sys::libcs::has_glibc;
 use sd_sys::section::{self, Handler};
 
 const SIGNALS: usize = 65;
@@ -132,6 +134,26 @@ pub(crate) fn signal(
     exchange.former(told) as *mut c_void
 }
 
+/// What pthread_cancel(3) of the program's libc sends.
+#[cfg(sd_freestanding)]
+pub(crate) fn of_cancellation() -> c_int {
+    if has_glibc() { 32 } else { 33 }
+}
+
+/// What its setuid(2) and the like send to all threads, before each of them makes the same call.
+#[cfg(sd_freestanding)]
+fn of_all_threads() -> c_int {
+    if has_glibc() { 33 } else { 34 }
+}
+
+/// Before tgkill(2), where a program makes it by an instruction of its own: glibc is about to stop the threads.
+#[cfg(sd_freestanding)]
+pub(crate) fn before_tgkill(signal: c_int) {
+    if has_glibc() && signal == of_all_threads() {
+        super::privileges::may_change_for_all();
+    }
+}
+
 /// rt_sigaction(2), where a program makes it by an instruction of its own. Not part of who calls it, whose frame is below every call.
 ///
 /// # Safety
@@ -140,10 +162,6 @@ pub(crate) fn signal(
 #[cfg(sd_freestanding)]
 pub(crate) unsafe fn by_number(signal: c_int, new: usize, old: usize, len: usize) -> isize {
     const LEN: usize = size_of::<KernelAction>();
-    /// What musl's pthread_cancel(3) sends.
-    const OF_CANCELLATION: c_int = 33;
-    /// What musl stops all threads by, before each of them makes the same call.
-    const OF_ALL_THREADS: c_int = 34;
     // SAFETY: the program's contract.
     let ask =
         |new: usize| unsafe { sd_sys::syscall_of_program!(libc::SYS_rt_sigaction, signal, new, old, len) };
@@ -157,10 +175,11 @@ pub(crate) unsafe fn by_number(signal: c_int, new: usize, old: usize, len: usize
         at => Some(unsafe { (at as *const KernelAction).read_unaligned() }),
     };
     let mut handler = copy.as_ref().map_or(SIG_DFL, |action| action.handler);
-    if signal == OF_CANCELLATION && ![SIG_DFL, SIG_IGN].contains(&handler) {
+    if signal == of_cancellation() && ![SIG_DFL, SIG_IGN].contains(&handler) {
         handler = crate::sites::cancel::instead_of(handler);
     }
-    if signal == OF_ALL_THREADS && handler != SIG_IGN && new != 0 {
+    // musl installs its handler before, and glibc long before: see `before_tgkill`.
+    if signal == of_all_threads() && !has_glibc() && handler != SIG_IGN && new != 0 {
         super::privileges::may_change_for_all();
     }
     let Some(exchange) = Exchange::new(signal, handler) else { return ask(new) };

@@ -39,7 +39,7 @@ pub(crate) fn change(nr: c_long, args: [usize; 3], call: impl FnOnce() -> c_int)
     Outcome::Done(result)
 }
 
-/// All threads of a program of musl's are about to be stopped, for one of these calls by each of them: most likely to give something up, and when they stand,
+/// All threads of a static program are about to be stopped by its libc, for one of these calls by each of them: most likely to give something up, and when they stand,
 /// wherever that is, the process cannot leave its family any more.
 #[cfg(sd_freestanding)]
 pub(crate) fn may_change_for_all() {

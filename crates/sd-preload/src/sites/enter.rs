@@ -1,8 +1,8 @@
 //! What the system calls come to that `patch` has led here.
 
-#[cfg(sd_freestanding)]
-use super::cancel;
 use super::threads;
+#[cfg(sd_freestanding)]
+use super::{cancel, lent};
 #[cfg(sd_freestanding)]
 use crate::body::handlers;
 use crate::body::{clone, raw};
@@ -43,13 +43,16 @@ pub(super) fn words_of_any() -> [usize; 2] {
     [any_address(), &raw const sd_sys::freestanding::BLANK as usize]
 }
 
-/// As [`PASSES`]; but the library has a part in handlers of signals, and in the end of a thread.
+/// As [`PASSES`]; but the library has a part in handlers of signals, in the end of a thread, and in what glibc's setuid(2) and posix_spawn(3) do.
 #[cfg(sd_freestanding)]
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
 static PASSES_OF_ANY: [u8; NUMBERS] = {
     let mut passes = PASSING_NUMBERS;
     passes[libc::SYS_rt_sigaction as usize] = 0;
     passes[libc::SYS_exit as usize] = ENDS;
+    passes[libc::SYS_exit_group as usize] = 0;
+    passes[libc::SYS_tgkill as usize] = 0;
+    passes[libc::SYS_arch_prctl as usize] = 0;
     passes
 };
 
@@ -169,7 +172,22 @@ unsafe fn forks(number: c_long, args: [usize; 6]) -> isize {
 #[cfg(sd_freestanding)]
 unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
     // SAFETY: `any_entry` has just written it.
-    let Call { number, args, instruction } = unsafe { call.read().call };
+    let made = unsafe { call.read().call };
+    loop {
+        // SAFETY: by contract.
+        let answer = unsafe { answer_once(call, made) };
+        if !cancel::act(made.number, answer) {
+            return answer;
+        }
+    }
+}
+
+/// # Safety
+/// As [`answer_any`].
+#[cfg(sd_freestanding)]
+#[inline(always)]
+unsafe fn answer_once(call: *mut AnyCall, made: Call) -> isize {
+    let Call { number, args, instruction } = made;
     let [a, b, c, d, ..] = args;
     let _cancellable = cancel::Cancellable::begin(instruction);
     if number != libc::SYS_close && thread::is_cancelled() {
@@ -179,6 +197,16 @@ unsafe extern "C" fn answer_any(call: *mut AnyCall) -> isize {
     unsafe {
         match number {
             libc::SYS_rt_sigaction => handlers::by_number(a as i32, b as _, c as _, d),
+            // The library's words would be gone. Programs that are known to do it are not led (`sd_attach::segment`).
+            libc::SYS_arch_prctl if a as u32 == sd_attach::segment::ARCH_SET_GS => -(libc::EPERM as isize),
+            libc::SYS_tgkill => {
+                handlers::before_tgkill(c as i32);
+                CALLER_MAKES_IT
+            }
+            libc::SYS_exit_group => {
+                lent::end();
+                CALLER_MAKES_IT
+            }
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork => {
                 begins(call, number, args).unwrap_or_else(|| {
                     sd_sys::libcs::set_only_thread(false);
@@ -211,7 +239,11 @@ unsafe fn begins(call: *mut AnyCall, number: c_long, args: [usize; 6]) -> Option
         if clone::lending_nothing(flags) & (libc::CLONE_VM | libc::CLONE_FILES) as usize != 0 {
             return None;
         }
-        let pid = clone::on_own_stack(number, args)?;
+        let fork = || clone::on_own_stack(number, args);
+        let pid = match clone::lending_nothing(flags) == flags {
+            true => fork(),
+            false => lent::fork((*call).stack_pointer, fork),
+        }?;
         if pid == 0 {
             (*call).stack_pointer = top;
             threads::begin_on_small_stack();

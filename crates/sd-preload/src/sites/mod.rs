@@ -1,4 +1,4 @@
-//! Programs that make system calls by instructions of their own: Go programs, with libc (cgo) or without, and static ones of musl's.
+//! Programs that make system calls by instructions of their own: Go programs, with libc (cgo) or without, and static ones of musl's and glibc's.
 //!
 //! ```text
 //! program --syscall--> kernel                        as it was built
@@ -14,19 +14,21 @@
 //! Where libc makes the threads, each has words of libc's, and so of ours (`threads_of_libc`); else the runtime's two instructions for threads are led, too
 //! (`threads_of_runtime`).
 //!
-//! A static program of musl's has such an instruction in each of libc's functions, so all that there are in it are led, with what stands around them
+//! Another static program has such an instruction in each of libc's functions, so all that there are in it are led, with what stands around them
 //! (`sd_attach::windows`, `moved`); its calls are answered on its own stack (`any_entry!`), all registers are kept, and its handlers of signals are put off
-//! in the library's sections, as with libc. Its threads are seen to begin and to end at their calls; `cancel` is pthread_cancel(3).
+//! in the library's sections, as with libc. Its threads are seen to begin and to end at their calls; `cancel` is pthread_cancel(3), `lent` is posix_spawn(3) of glibc's.
 //!
 //! Guarantees: a program that is not Go's, or whose runtime looks otherwise, is not touched, nor is it read beyond its table of
 //! symbols in the first case; no call of the program's is left on the caller's stack; errno is kept.
-//! Tested by `tests/sites.rs` and `tests/moved.rs`, the scenarios `go-*`, `own-calls`, `musl-static` and `static-*` of `tests/apps`, and `cargo xtask posix --static`
+//! Tested by `tests/sites.rs` and `tests/moved.rs`, the scenarios `go-*`, `own-calls`, `musl-static`, `glibc-static` and `static-*` of `tests/apps`, and `cargo xtask posix --static`, `--static-glibc`
 //! (ADR [108](../../../../docs/adr/0108-dynamic-go.md), [113](../../../../docs/adr/0113-programs-without-libc.md), [117](../../../../docs/adr/0117-static-programs.md)).
 
 #[cfg(sd_freestanding)]
 pub(crate) mod cancel;
 mod enter;
 mod island;
+#[cfg(sd_freestanding)]
+mod lent;
 #[cfg(sd_freestanding)]
 mod moved;
 mod patch;
@@ -62,6 +64,7 @@ pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
     if program.is_open() {
         return false;
     }
+    sd_sys::libcs::set_glibc(program.has_glibc());
     threads::leave_stack();
     let found = sd_attach::windows::windows(program.bytes());
     let is_led = found.is_ok_and(|windows| patch::lead_any(&program, &windows, enter::words_of_any()));

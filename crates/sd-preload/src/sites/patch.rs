@@ -83,6 +83,7 @@ pub(super) fn lead_any(program: &Program, windows: &Windows, words: [usize; 2]) 
         unsafe { (place(n) as *mut [u8; PLACE_LEN]).write(code) };
         built.is_some() && jump(n, window).is_some()
     });
+    cancel::set_program(program.range());
     let open = |protection: c_int| program.texts().all(|part| part.protect(part.protection | protection));
     let is_open = are_built && make_executable(islands, len).is_some() && open(libc::PROT_WRITE);
     if is_open {

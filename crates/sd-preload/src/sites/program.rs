@@ -77,22 +77,42 @@ impl Program {
     /// Go's linker has made it: it leaves the note of a build's id under Go's name, and begins a segment of data so that it is known.
     #[cfg(sd_freestanding)]
     pub(super) fn is_go(&self) -> bool {
-        const NAME: &[u8; 4] = b"Go\0\0";
         use sd_attach::program::GO_DATA;
-        let notes =
-            self.headers.iter().filter(|header| header.p_type == libc::PT_NOTE && header.p_memsz >= 16);
-        let has_note = |at: usize| {
-            // SAFETY: a part of the program, of sixteen bytes at least: three words, and the name (elf(5)).
-            let [len, _, _, name] = unsafe { (at as *const [[u8; 4]; 4]).read_unaligned() };
-            len == 4u32.to_ne_bytes() && name == *NAME
-        };
         let data = self.parts().filter(|part| {
             part.protection == libc::PROT_READ | libc::PROT_WRITE && part.len >= GO_DATA.len()
         });
         // SAFETY: a part of the program, as long as that at least.
         let is_gos = |at: usize| unsafe { (at as *const [u8; GO_DATA.len()]).read_unaligned() } == *GO_DATA;
-        notes.map(|note| self.base + note.p_vaddr as usize).any(has_note)
-            || data.map(|part| part.start).any(is_gos)
+        self.notes().any(|(_, name)| name == *b"Go\0\0") || data.map(|part| part.start).any(is_gos)
+    }
+
+    /// glibc is in it.
+    #[cfg(sd_freestanding)]
+    pub(super) fn has_glibc(&self) -> bool {
+        use sd_attach::program::NT_GNU_ABI_TAG;
+        self.notes().any(|note| note == (NT_GNU_ABI_TAG, *b"GNU\0"))
+    }
+
+    /// Its notes that have a name of three letters: kind, and name with the zero behind it.
+    #[cfg(sd_freestanding)]
+    fn notes(&self) -> impl Iterator<Item = (u32, [u8; 4])> + '_ {
+        let segments = self.headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
+        segments.flat_map(|header| {
+            let mut at = self.base + header.p_vaddr as usize;
+            let end = at + header.p_memsz as usize;
+            let next = move || {
+                let fits = at.checked_add(size_of::<[u32; 4]>()).is_some_and(|behind| behind <= end);
+                // SAFETY: a part of the program, and sixteen bytes of it at least are left: three words, and the name (elf(5)).
+                let [name_len, len, kind, name] =
+                    unsafe { (fits.then_some(at)? as *const [u32; 4]).read_unaligned() };
+                let [behind_name, behind] = [name_len, len].map(|len| (len as usize).next_multiple_of(4));
+                at = at.saturating_add(12).saturating_add(behind_name).saturating_add(behind);
+                Some((name_len, kind, name.to_ne_bytes()))
+            };
+            core::iter::from_fn(next)
+                .filter(|(name_len, ..)| *name_len == 4)
+                .map(|(_, kind, name)| (kind, name))
+        })
     }
 
     /// There is no library that a dynamic linker would load for it.

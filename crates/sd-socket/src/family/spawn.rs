@@ -67,24 +67,38 @@ impl Starting {
 
     /// In the child: the program could not be started.
     pub fn failed(&self, errno: Errno) {
-        let _ = sd_sys::fd::write(WRITE_END.raw(), &errno.0.to_ne_bytes());
+        Self::tell(&errno.0.to_ne_bytes());
+    }
+
+    /// In the child: says this to the parent.
+    pub fn tell(words: &[u8]) {
+        let _ = sd_sys::fd::write(WRITE_END.raw(), words);
     }
 
     /// In the parent: waits until the program runs, or the child has failed, with this errno.
     pub fn wait(self, is_forked: bool) -> Result<(), Errno> {
+        self.forked();
+        let mut errno = [0u8; 4];
+        let len = if is_forked { self.hear(&mut errno) } else { 0 };
+        if len == errno.len() { Err(Errno(i32::from_ne_bytes(errno))) } else { Ok(()) }
+    }
+
+    /// In the parent: there is a child now, or will be none.
+    pub fn forked(&self) {
         thread::set_starting(false);
         WRITE_END.close();
         // SAFETY: kept by `begin` on this thread.
         unsafe { ONE.unlock() };
-        let mut errno = [0u8; 4];
-        let mut said = Ok(0);
-        if is_forked {
-            said = sd_sys::fd::read(self.read_end.raw(), &mut errno);
-            while said == Err(Errno::EINTR) {
-                said = sd_sys::fd::read(self.read_end.raw(), &mut errno);
+    }
+
+    /// In the parent, after that: waits for what the child says; zero: it will say nothing any more.
+    pub fn hear(&self, words: &mut [u8]) -> usize {
+        loop {
+            match sd_sys::fd::read(self.read_end.raw(), words) {
+                Err(Errno::EINTR) => {}
+                said => return said.unwrap_or(0),
             }
         }
-        if said == Ok(errno.len()) { Err(Errno(i32::from_ne_bytes(errno))) } else { Ok(()) }
     }
 }
 

@@ -1,4 +1,4 @@
-/* A program for musl's linker: an echo server in a thread and a client, by read and write, by messages and by stdio. */
+/* A program for any libc, linked in any way: an echo server in a thread and a client, by read and write, by messages and by stdio. */
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>

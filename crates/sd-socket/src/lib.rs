@@ -51,6 +51,9 @@ mod setup;
 mod socket;
 mod wait;
 
+/// The table of descriptors, for assembly: a null pointer, or that to [`DESCRIPTORS_LEN`] words, of which those are zero whose number is nobody's here.
+pub use fd::table::{LEN as DESCRIPTORS_LEN, TABLE as DESCRIPTORS};
+
 pub use family::bridge;
 pub use family::confine;
 pub use family::exec;

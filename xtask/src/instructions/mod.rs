@@ -3,6 +3,7 @@
 //! `sd-bench peer count` repeats every operation on connections to itself, so that nothing waits, under valgrind's
 //! callgrind, which counts the same instructions every time. Counted is what runs outside of that program itself: the
 //! library, and what it calls in the C library. A system call counts as one instruction, and is counted by itself as well.
+//! What static programs pay for calls that are the kernel's is counted by such a program, which steps through them (`entry.c`).
 //!
 //! The budgets are in `xtask/instructions.json`, with the compiler that they hold for. More than 3 % beyond its budget, or
 //! one system call more, is a failure, and the parts that grew are named. Another compiler, or other settings of the release profile, make other
@@ -10,6 +11,7 @@
 
 mod budget;
 mod callgrind;
+mod entry;
 pub(crate) mod lines;
 
 use budget::{Budgets, Verdict};
@@ -107,7 +109,8 @@ pub(crate) fn measure() -> Result<Vec<Operation>> {
         "count",
     ];
     let output = lab.run(Side::Sd, "valgrind", &args, Duration::from_secs(120))?;
-    let operations = callgrind::read(&output.text(), &out, &program)?;
+    let mut operations = callgrind::read(&output.text(), &out, &program)?;
+    operations.extend(entry::measure(&lab)?);
     lab.finish()?;
     Ok(operations)
 }

@@ -9,13 +9,14 @@ use crate::body::{clone, raw};
 use crate::{edge, table};
 use core::ffi::c_long;
 use sd_attach::sites::Kind;
+use sd_socket::{DESCRIPTORS, DESCRIPTORS_LEN};
 #[cfg(sd_freestanding)]
 use sd_sys::arch::{AnyCall, CALLER_MAKES_THREAD, ENDS};
-use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS, PASSES as PASSES_IT};
+use sd_sys::arch::{CALLER_MAKES_IT, Call, NUMBERS, PASSES as PASSES_IT, PASSES_NOBODYS};
 #[cfg(sd_freestanding)]
 use sd_sys::thread;
 
-sd_sys::site_entry!(entry, answer: answer, begin: threads::begin, passes: PASSES);
+sd_sys::site_entry!(entry, answer: answer, begin: threads::begin, passes: PASSES, table: DESCRIPTORS, table_len: DESCRIPTORS_LEN);
 
 /// What an island reads: where it jumps to, or the block of a thread that has none.
 pub(super) fn address(kind: Kind) -> usize {
@@ -29,7 +30,7 @@ pub(super) fn address(kind: Kind) -> usize {
 }
 
 #[cfg(sd_freestanding)]
-sd_sys::any_entry!(any_entry, answer: answer_any, begin: threads::begin_any, end: threads::exit_entry, passes: PASSES_OF_ANY);
+sd_sys::any_entry!(any_entry, answer: answer_any, begin: threads::begin_any, end: threads::exit_entry, passes: PASSES_OF_ANY, table: DESCRIPTORS, table_len: DESCRIPTORS_LEN);
 
 /// Where that begins.
 #[cfg(sd_freestanding)]
@@ -57,7 +58,7 @@ static PASSES_OF_ANY: [u8; NUMBERS] = {
 };
 
 /// System calls that no hook is for, and that programs make often, or that must be made by the caller itself: these are not
-/// looked at. Others that no hook is for are only slower.
+/// looked at; nor are calls on descriptors that are nobody's. Others that no hook is for are only slower.
 static PASSES: [u8; NUMBERS] = PASSING_NUMBERS;
 
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
@@ -69,8 +70,28 @@ const PASSING_NUMBERS: [u8; NUMBERS] = {
         passes[PASSING[at] as usize] = PASSES_IT;
         at += 1;
     }
+    at = 0;
+    while at < PASSING_NOBODYS.len() {
+        assert!(table::has_row(PASSING_NOBODYS[at]), "no hook answers this one");
+        passes[PASSING_NOBODYS[at] as usize] = PASSES_NOBODYS;
+        at += 1;
+    }
     passes
 };
+
+/// Calls whose rows (`table`) ask for the first argument only, and do nothing where that is nobody's: `ours(fd)`, or `ours(fd; false)`.
+const PASSING_NOBODYS: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_ioctl,
+];
 
 const PASSING: &[c_long] = &[
     // Threads, clocks and signals.
@@ -92,7 +113,18 @@ const PASSING: &[c_long] = &[
     libc::SYS_timer_create,
     libc::SYS_timer_settime,
     libc::SYS_timer_delete,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_pause,
+    libc::SYS_alarm,
+    libc::SYS_getitimer,
+    libc::SYS_clock_getres,
     libc::SYS_sched_getaffinity,
+    libc::SYS_set_tid_address,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_membarrier,
     libc::SYS_arch_prctl,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -100,6 +132,7 @@ const PASSING: &[c_long] = &[
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mprotect,
+    libc::SYS_mremap,
     libc::SYS_madvise,
     libc::SYS_mincore,
     libc::SYS_brk,
@@ -111,6 +144,11 @@ const PASSING: &[c_long] = &[
     libc::SYS_geteuid,
     libc::SYS_getgid,
     libc::SYS_getegid,
+    libc::SYS_getgroups,
+    libc::SYS_getpgid,
+    libc::SYS_getpgrp,
+    libc::SYS_getsid,
+    libc::SYS_umask,
     libc::SYS_getrandom,
     libc::SYS_uname,
     libc::SYS_getrusage,
@@ -127,6 +165,13 @@ const PASSING: &[c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     libc::SYS_getcwd,
+    libc::SYS_chdir,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_link,
+    libc::SYS_symlink,
     libc::SYS_mkdirat,
     libc::SYS_unlinkat,
     libc::SYS_renameat,

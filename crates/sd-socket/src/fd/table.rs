@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 
 /// Numbers that can be ours; larger ones stay with the kernel.
-pub(crate) const LEN: usize = 1 << 24;
+pub const LEN: usize = 1 << 24;
 
 /// Highest number of the program's that was ever set, and the range of the library's own: what lies between them, up to
 /// millions of numbers, is never looked at.
@@ -16,7 +16,8 @@ static HIGH: AtomicI32 = AtomicI32::new(-1);
 static HIDDEN_FIRST: AtomicI32 = AtomicI32::new(LEN as i32);
 static HIDDEN_LAST: AtomicI32 = AtomicI32::new(-1);
 
-static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// Null, or [`LEN`] words.
+pub static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
 const TAG: u64 = 7;
 const SOCKET: u64 = 1;

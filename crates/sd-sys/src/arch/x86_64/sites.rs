@@ -45,10 +45,12 @@ pub const CALLER_MAKES_IT: isize = -0x10000;
 pub const CALLER_MAKES_THREAD: isize = -0x10001;
 /// So far before an island's instruction stands the one for [`CALLER_MAKES_THREAD`].
 pub const THREAD_LEN: u32 = 20;
-/// In `passes` of `any_entry!`: it goes to the kernel as it is.
+/// In `passes` of `site_entry!` and `any_entry!`: it goes to the kernel as it is.
 pub const PASSES: u8 = 1;
-/// See [`PASSES`]: the thread ends.
+/// See [`PASSES`]: the thread ends. Of `any_entry!` only.
 pub const ENDS: u8 = 2;
+/// See [`PASSES`]: so it does where its first argument is a number that is nobody's in the table of descriptors.
+pub const PASSES_NOBODYS: u8 = 3;
 /// The length of a stack of [`site_entry!`](crate::site_entry), with all that is at its ends.
 pub const STACK_LEN: usize = 256 << 10;
 /// Where on it the [`Top`] is. A thread that libc does not make has its block above.
@@ -100,24 +102,54 @@ macro_rules! to_site_stack {
     };
 }
 
+/// In assembly: jumps if there is no table of descriptors, or it has no word, or zero, for the number in edi; changes r11. The upper half of rdi is the
+/// caller's: numbers with something there are left to others.
+#[macro_export]
+macro_rules! jump_if_nobodys {
+    ($to:literal) => {
+        concat!(
+            "cmp edi, {table_len}
+            jae ",
+            $to,
+            "
+            cmp rdi, {table_len}
+            jae 22f
+            mov r11, qword ptr [rip + {table}]
+            test r11, r11
+            jz ",
+            $to,
+            "
+            cmp qword ptr [r11 + rdi * 8], 0
+            je ",
+            $to,
+            "
+            22:"
+        )
+    };
+}
+
 /// Defines where a program's own `syscall` instructions are led to: `entry`.
 ///
 /// All registers are as for the instruction, and rcx, which it would change, is the address of such an instruction, behind which
-/// is the way back. Numbers that `passes` marks go there at once. For others it changes to the thread's own stack,
+/// is the way back. Numbers that `passes` marks go there at once; some of them where the table of words at `table`, of `table_len` or none, has zero for the
+/// descriptor. For others it changes to the thread's own stack,
 /// which the first of them makes, and returns what `answer` says. While that runs, calls of the thread's (a handler of a
 /// signal makes some) go to the kernel. As with the instruction, nothing is written to the caller's stack, and every
 /// register is kept but rax, rcx, r11. Vector registers are not kept, as Go has them: of no use after a call, and xmm15 zero.
 #[macro_export]
 macro_rules! site_entry {
-    ($entry:ident, answer: $answer:path, begin: $begin:path, passes: $passes:path) => {
+    ($entry:ident, answer: $answer:path, begin: $begin:path, passes: $passes:path, table: $table:path, table_len: $table_len:expr) => {
         #[unsafe(naked)]
         unsafe extern "C" fn $entry() {
             ::core::arch::naked_asm!(
                 "cmp rax, {numbers}",
                 "jae 3f",
                 "lea r11, [rip + {passes}]",
-                "cmp byte ptr [r11 + rax], 0",
-                "jne 3f",
+                "cmp byte ptr [r11 + rax], {passes_it}",
+                "jb 7f",
+                "je 3f",
+                $crate::jump_if_nobodys!("3f"),
+                "7:",
                 $crate::to_thread!("r11"),
                 concat!("mov r11, qword ptr ", $crate::thread_word!("r11", "{stack}")),
                 "test r11, r11",
@@ -185,6 +217,9 @@ macro_rules! site_entry {
                 "jmp rcx",
                 numbers = const $crate::arch::NUMBERS,
                 passes = sym $passes,
+                passes_it = const $crate::arch::PASSES,
+                table = sym $table,
+                table_len = const $table_len,
                 stack = const $crate::thread::STACK,
                 level = const ::core::mem::offset_of!($crate::arch::Top, level),
                 stack_pointer = const ::core::mem::offset_of!($crate::arch::Top, stack_pointer),
@@ -280,17 +315,20 @@ pub fn is_before_work(entry: usize, place: usize) -> bool {
 #[cfg(sd_freestanding)]
 #[macro_export]
 macro_rules! any_entry {
-    ($entry:ident, answer: $answer:path, begin: $begin:path, end: $end:path, passes: $passes:path) => {
+    ($entry:ident, answer: $answer:path, begin: $begin:path, end: $end:path, passes: $passes:path, table: $table:path, table_len: $table_len:expr) => {
         #[unsafe(naked)]
         unsafe extern "C" fn $entry() {
             ::core::arch::naked_asm!(
                 "cmp rax, {numbers}",
                 "jae 3f",
                 "lea r11, [rip + {passes}]",
-                "cmp byte ptr [r11 + rax], 0",
-                "je 9f",
+                "cmp byte ptr [r11 + rax], {passes_it}",
+                "jb 9f",
+                "je 3f",
                 "cmp byte ptr [r11 + rax], {ends}",
                 "je {end}",
+                $crate::jump_if_nobodys!("3f"),
+                "jmp 9f",
                 "3:",
                 "jmp rcx",
                 // Up to here the caller's registers are as they were, but for rcx and r11.
@@ -359,7 +397,10 @@ macro_rules! any_entry {
                 "jmp rcx",
                 numbers = const $crate::arch::NUMBERS,
                 passes = sym $passes,
+                passes_it = const $crate::arch::PASSES,
                 ends = const $crate::arch::ENDS,
+                table = sym $table,
+                table_len = const $table_len,
                 stack = const $crate::thread::STACK,
                 own = const $crate::thread::OWN,
                 answer = sym $answer,

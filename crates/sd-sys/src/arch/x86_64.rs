@@ -1,9 +1,11 @@
 //! x86-64.
 
+mod any;
 mod apart;
 mod bootstrap;
 mod sites;
 
+pub use any::*;
 pub use apart::*;
 pub use bootstrap::*;
 pub use sites::*;

@@ -203,6 +203,10 @@ fn one_byte(reader: &mut Reader, opcode: u8, prefixes: Prefixes) -> Option<Instr
         }
         0xfe | 0xff => with_operands(reader, opcode, prefixes, 0),
         0xe0..=0xe3 => branch(reader, Flow::Branch, 1).map(odd),
+        // As Go's assembler writes `int3`.
+        0xcd if reader.code.get(reader.at) == Some(&3) => {
+            reader.skip(1).map(|()| Instruction { flow: Flow::End, ..PLAIN })
+        }
         0x6c..=0x6f | 0xca..=0xcf | 0xd7 | 0xec..=0xef | 0xf1 | 0xf5 | 0xf8..=0xfb => {
             reader.skip(match opcode {
                 0xca => 2,

@@ -36,15 +36,9 @@ fn headers(fd: i32, start: &mut [u8; START_LEN]) -> Result<(&[u8], Made), Unled>
         return Err(Unled::Unknown);
     }
     // Three words, then the name.
-    let has_note = |kind: Option<u64>, name: &[u8; 4]| {
-        elf::entries(table).filter(|entry| entry.kind == libc::PT_NOTE).any(|note| {
-            notes(fd, note).any(|(found, bytes)| kind.is_none_or(|kind| kind == found) && bytes == *name)
-        })
-    };
-    let is_go = has_note(None, b"Go\0\0") || has_go_data(fd, table);
-    if is_go && !has_linker && has_note(Some(u64::from(NT_GNU_ABI_TAG)), b"GNU\0") {
-        return Err(Unled::GoWithLibc);
-    }
+    let mut segments = elf::entries(table).filter(|entry| entry.kind == libc::PT_NOTE);
+    let has_note = segments.any(|segment| notes(fd, segment).any(|name| name == *b"Go\0\0"));
+    let is_go = has_note || has_go_data(fd, table);
     if is_go && (!has_linker || needs_none(fd, table)) {
         return Ok((table, Made::ByGo));
     }
@@ -89,8 +83,8 @@ const OPEN: u32 = libc::PF_W | libc::PF_X;
 const ET_EXEC: u64 = 2;
 const ET_DYN: u64 = 3;
 
-/// The notes of a segment, the first few of them: kind and name.
-fn notes(fd: i32, segment: Entry) -> impl Iterator<Item = (u64, [u8; 4])> {
+/// The notes of a segment, the first few of them: their names.
+fn notes(fd: i32, segment: Entry) -> impl Iterator<Item = [u8; 4]> {
     let mut at = segment.offset;
     let end = segment.offset.saturating_add(segment.file_len);
     core::iter::from_fn(move || {
@@ -98,9 +92,9 @@ fn notes(fd: i32, segment: Entry) -> impl Iterator<Item = (u64, [u8; 4])> {
         if at >= end || read_at(fd, &mut bytes, at) != Some(bytes.len()) {
             return None;
         }
-        let [name_len, len, kind] = [0, 4, 8].map(|place| elf::number(&bytes, place, 4).unwrap_or(0));
+        let [name_len, len] = [0, 4].map(|place| elf::number(&bytes, place, 4).unwrap_or(0));
         at = at.saturating_add(12 + name_len.next_multiple_of(4) + len.next_multiple_of(4));
-        Some((if name_len == 4 { kind } else { u64::MAX }, *bytes.last_chunk()?))
+        bytes.last_chunk().copied()
     })
     .take(NOTES_MAX)
 }
@@ -145,11 +139,15 @@ pub fn can_be_led(fd: i32) -> Result<(), Unled> {
     match made {
         Made::ByGo => match sites::sites(texts.clone(), Threads::OfRuntime) {
             Some(_) => Ok(()),
-            None if sites::has_libc(texts) => Err(Unled::GoWithLibc),
+            None if sites::has_libc(texts.clone()) => by_windows(texts),
             None => Err(Unled::Go),
         },
-        Made::Otherwise => windows::windows(texts).map(|_| ()).map_err(Unled::Calls),
+        Made::Otherwise => by_windows(texts),
     }
+}
+
+fn by_windows<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Result<(), Unled> {
+    windows::windows(texts).map(|_| ()).map_err(Unled::Calls)
 }
 
 /// Texts of a program, at most. Go's linker makes one.

@@ -9,8 +9,8 @@
 //! | `runtime.clone` | static programs | `mov $56,%eax; syscall; cmp $0,%rax; je 5; mov %eax,N(%rsp); ret` |
 //! | `runtime.exitThread` | static programs | `mov $60,%eax; syscall; int $3` |
 //!
-//! A program in which one of them looks otherwise, or is there twice, is none that this file knows; nor is one that has a libc in it, which makes the
-//! threads then (cgo, linked statically): it is told by set_tid_address(2), which each libc calls when it begins, and Go never does. The others, all in the runtime, are about memory,
+//! A program in which one of them looks otherwise, or is there twice, is none that this file knows; nor is a static one that has a libc in it, which makes the
+//! threads then (cgo): it is told by set_tid_address(2), which each libc calls when it begins, and Go never does, and all its calls are led ([`crate::windows`]). The others, all in the runtime, are about memory,
 //! threads, signals, clocks, and files and pipes that the runtime has opened itself, which are no sockets.
 //! Nothing here is unsafe. Tested by `tests/sites.rs` on bytes.
 
@@ -159,6 +159,11 @@ pub fn sites<'a>(texts: impl Iterator<Item = &'a [u8]>, threads: Threads) -> Opt
         Threads::OfRuntime => &[Kind::Any, Kind::Clone, Kind::Exit],
     };
     needed.iter().all(|kind| sites.iter().any(|site| site.kind == *kind)).then_some(sites)
+}
+
+/// Whether it is one that a goroutine may make on its stack: for any call, or one of a few.
+pub(crate) fn is_gos(text: &[u8], at: usize) -> bool {
+    matches!(meaning(text, at), Meaning::Site(Kind::Any | Kind::Vfork | Kind::Number(_)))
 }
 
 /// Whether there is a libc in a program's texts.

@@ -9,8 +9,6 @@ use core::fmt::{Display, Formatter, Result};
 pub enum Unled {
     /// None that these files know.
     Unknown,
-    /// By Go, with a libc in it.
-    GoWithLibc,
     /// Instructions could be written while it runs.
     Open,
     /// By Go's linker, but not as is known here.
@@ -25,7 +23,6 @@ impl Display for Unled {
     fn fmt(&self, to: &mut Formatter<'_>) -> Result {
         match self {
             Unled::Unknown => to.write_str("by no linker that is known here"),
-            Unled::GoWithLibc => to.write_str("by Go, with a libc in it"),
             Unled::Open => to.write_str("with memory that is both written and executed"),
             Unled::Go => to.write_str("by a Go whose system calls are not known here (1.19 and later are)"),
             #[cfg(target_arch = "x86_64")]

@@ -15,7 +15,7 @@
 use crate::decode::{Flow, Instruction, decode};
 use crate::list::List;
 use crate::segment::takes_gs;
-use crate::sites::next_instruction;
+use crate::sites::{is_gos, next_instruction};
 
 /// One `syscall` instruction, and what is replaced with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,8 @@ pub struct Window {
     pub at: u32,
     /// Whether it is the one of musl's `__syscall_cp_asm`, in which threads are cancelled (pthread_cancel(3)).
     pub is_cancellable: bool,
+    /// Whether it is one of Go's for all calls, in a program that is Go's ([`crate::sites`]).
+    pub is_gos: bool,
 }
 
 /// What is replaced, at least: a jump.
@@ -84,6 +86,7 @@ pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Result<Windows, Ref
                 instruction_at: (far.at - start) as u8,
                 at: u32::try_from(start).map_err(|_| Refusal::None)?,
                 is_cancellable: is_cancellable(bytes, far.at),
+                is_gos: is_gos(bytes, far.at),
             };
             windows.0.add(window).ok_or(Refusal::None)?;
             free_from = end;

@@ -8,7 +8,7 @@ mod island;
 mod moved;
 
 use island::{JUMP_LEN, jump};
-use moved::{PLACE_LEN, WORDS_LEN, build};
+use moved::{PLACE_LEN, WORDS_LEN, Words, build};
 use sd_attach::windows::Window;
 
 const PAGE: usize = 4096;
@@ -27,16 +27,19 @@ fn pages() -> *mut u8 {
 fn led_to(entry: &[u8], function: &[u8], window: Window) -> i64 {
     let text = pages();
     let islands = text.wrapping_add(PAGE);
-    let (words, place) = (islands as usize, islands as usize + WORDS_LEN);
+    let place = islands as usize + WORDS_LEN;
     let code_at = islands.wrapping_add(PAGE / 2);
     let mut code = [0xcc; PLACE_LEN];
     // SAFETY: pages of code, which keep what the calling convention says.
     unsafe {
         text.copy_from_nonoverlapping(function.as_ptr(), function.len());
         code_at.copy_from_nonoverlapping(entry.as_ptr(), entry.len());
-        islands.cast::<[usize; 2]>().write([code_at as usize, 0x1234_5000]);
+        // What is Go's has the last word as its entry.
+        let (entry, other) = (code_at as usize, 8);
+        let words = if window.is_gos { [other, 0x1234_5000, entry] } else { [entry, 0x1234_5000, other] };
+        islands.cast::<Words>().write(words);
         let bytes = std::slice::from_raw_parts(text, function.len()).to_vec();
-        build(&mut code, place, window, (text as usize, &bytes), words).unwrap();
+        build(&mut code, place, window, (text as usize, &bytes), islands as usize, window.is_gos).unwrap();
         (place as *mut [u8; PLACE_LEN]).write(code);
         let from = text.wrapping_add(window.at as usize);
         let jump: [u8; JUMP_LEN] = jump(from as usize, place).unwrap();
@@ -47,7 +50,7 @@ fn led_to(entry: &[u8], function: &[u8], window: Window) -> i64 {
 }
 
 const fn window(at: u32, len: u8, instruction_at: u8) -> Window {
-    Window { text: 0, len, instruction_at, at, is_cancellable: false }
+    Window { text: 0, len, instruction_at, at, is_cancellable: false, is_gos: false }
 }
 
 /// jmp *%rcx
@@ -75,8 +78,10 @@ fn neighbours_do_what_they_did() {
         (&call, window(5, 7, 0), 1),
     ];
     for (function, window, more) in cases {
-        assert_eq!(led_to(&TO_KERNEL, function, window), parent + more, "{window:?}");
-        assert_eq!(led_to(&ANSWERS, function, window), 42 + more, "{window:?}");
+        for window in [window, Window { is_gos: true, ..window }] {
+            assert_eq!(led_to(&TO_KERNEL, function, window), parent + more, "{window:?}");
+            assert_eq!(led_to(&ANSWERS, function, window), 42 + more, "{window:?}");
+        }
     }
 }
 

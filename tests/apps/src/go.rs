@@ -25,6 +25,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("go-musl-echo", MUSL, |lab| echo_of(lab, Libc::Musl)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-musl-busy", MUSL, |lab| busy_of(lab, Libc::Musl)).limit_s(BUILD_S + 60).extra(),
     Scenario::new("go-musl-heir", MUSL, |lab| heir_of(lab, Libc::Musl)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-both-echo", GO, |lab| echo_of(lab, Libc::Static)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-both-busy", GO, |lab| busy_of(lab, Libc::Static)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-both-heir", GO, |lab| heir_of(lab, Libc::Static)).limit_s(BUILD_S + 60).extra(),
+    Scenario::new("go-both-musl-busy", MUSL, |lab| busy_of(lab, Libc::StaticMusl))
+        .limit_s(BUILD_S + 60)
+        .extra(),
     Scenario::new("go-mixed", GO, mixed).limit_s(BUILD_S + 60).extra(),
     Scenario::new("caddy-files", &["caddy", "curl", "wrk", "python3"], |lab| caddy(lab, "caddy"))
         .limit_s(90)
@@ -39,7 +45,7 @@ pub(crate) const ROWS: &[Row] = &[
         application: "Go net/http",
         version: &["go", "version"],
         scenarios: "go-",
-        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo (glibc, musl), position-independent without it, and static (measured)",
+        features: "goroutines, netpoll, garbage collection, profiles, os/exec, an inherited listener; with cgo (glibc, musl; linked dynamically and statically), position-independent without it, and static without it (measured)",
         load: Some(Load {
             unit: "requests/s of 64 bytes, wrk, 50 connections",
             rate: |lab, side| {
@@ -104,6 +110,10 @@ pub(super) enum Libc {
     Without,
     /// It is not, but a dynamic linker loads the program, which is position-independent.
     Linked,
+    /// It is in a static program.
+    Static,
+    /// Likewise, and musl's.
+    StaticMusl,
 }
 
 /// Compiles the program; where it is.
@@ -113,6 +123,8 @@ pub(super) fn build(lab: &Lab, libc: Libc) -> Result<String> {
     let (name, cgo, mode, text) = match libc {
         Libc::With => ("go-echo", "1", "default", ECHO_GO.to_owned()),
         Libc::Musl => ("go-echo-musl", "1", "default", ECHO_GO.to_owned()),
+        Libc::Static => ("go-echo-both", "1", "default", ECHO_GO.to_owned()),
+        Libc::StaticMusl => ("go-echo-both-musl", "1", "default", ECHO_GO.to_owned()),
         Libc::Without => ("go-echo-static", "0", "default", own()),
         Libc::Linked => ("go-echo-pie", "0", "pie", own()),
     };
@@ -122,9 +134,12 @@ pub(super) fn build(lab: &Lab, libc: Libc) -> Result<String> {
     let args: Vec<&str> = match libc {
         // As programs are released.
         Libc::Without => vec!["-trimpath", "-ldflags=-s -w -buildid="],
+        Libc::Static | Libc::StaticMusl => {
+            vec!["-tags=netgo,osusergo", "-ldflags=-linkmode=external -extldflags=-static"]
+        }
         _ => vec![&mode],
     };
-    let compiler = if let Libc::Musl = libc { "musl-gcc" } else { "gcc" };
+    let compiler = if let Libc::Musl | Libc::StaticMusl = libc { "musl-gcc" } else { "gcc" };
     compile(lab, cgo, &[&args[..], &["-o", &program, &source]].concat(), |go| _ = go.env("CC", compiler))?;
     Ok(program)
 }

@@ -1,4 +1,4 @@
-//! Tests of Go's own standard library, of the Go that is installed: as programs without libc, and with it (cgo).
+//! Tests of Go's own standard library, of the Go that is installed: as programs without libc, with it (cgo), and as static programs with it (`both`).
 //!
 //! A package of it is an item. Its tests are one program, which is compiled before the item is cut off from other machines.
 
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The packages: whether with libc is the first word of their item's name.
-const ITEMS: [&str; 14] = [
+/// The packages: whether with libc, and how that is linked, is the first word of their item's name.
+const ITEMS: [&str; 21] = [
     "static net",
     "static net/http",
     "static os",
@@ -28,6 +28,13 @@ const ITEMS: [&str; 14] = [
     "cgo os/signal",
     "cgo syscall",
     "cgo runtime",
+    "both net",
+    "both net/http",
+    "both os",
+    "both os/exec",
+    "both os/signal",
+    "both syscall",
+    "both runtime",
 ];
 
 /// Some tests of the runtime's say nothing for long.
@@ -57,7 +64,10 @@ fn compile() -> Result<PathBuf> {
         let new = program.with_extension("new");
         let mut command = Command::new("go");
         command.args(["test", "-c", "-o"]).arg(&new).arg(package);
-        command.env("CGO_ENABLED", if libc == "cgo" { "1" } else { "0" });
+        if libc == "both" {
+            command.arg("-ldflags=-linkmode=external -extldflags=-static");
+        }
+        command.env("CGO_ENABLED", if libc == "static" { "0" } else { "1" });
         command.env("GOCACHE", folder.join("cache")).env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
         output(&mut command)?;
         std::fs::rename(new, program)?;

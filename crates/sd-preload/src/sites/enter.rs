@@ -38,10 +38,10 @@ pub(super) fn any_address() -> usize {
     any_entry as *const () as usize
 }
 
-/// What islands of windows share: where they jump to, and the block of a thread that has none.
+/// What islands of windows share.
 #[cfg(sd_freestanding)]
-pub(super) fn words_of_any() -> [usize; 2] {
-    [any_address(), &raw const sd_sys::freestanding::BLANK as usize]
+pub(super) fn words_of_any() -> super::moved::Words {
+    [any_address(), &raw const sd_sys::freestanding::BLANK as usize, entry as *const () as usize]
 }
 
 /// As [`PASSES`]; but the library has a part in handlers of signals, in the end of a thread, and in what glibc's setuid(2) and posix_spawn(3) do.

@@ -17,6 +17,7 @@
 //! Another static program has such an instruction in each of libc's functions, so all that there are in it are led, with what stands around them
 //! (`sd_attach::windows`, `moved`); its calls are answered on its own stack (`any_entry!`), all registers are kept, and its handlers of signals are put off
 //! in the library's sections, as with libc. Its threads are seen to begin and to end at their calls; `cancel` is pthread_cancel(3), `lent` is posix_spawn(3) of glibc's.
+//! One that is Go's with a libc in it is led so as well, but with Go's own instructions as above, and a stack of the library's for each thread.
 //!
 //! Guarantees: a program that is not Go's, or whose runtime looks otherwise, is not touched, nor is it read beyond its table of
 //! symbols in the first case; no call of the program's is left on the caller's stack; errno is kept.
@@ -58,8 +59,13 @@ pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
     // SAFETY: by contract.
     let Some(program) = (unsafe { program::of(start) }) else { return false };
     if program.is_go() {
-        let found = sites(program.bytes(), Threads::OfRuntime);
-        return found.is_some_and(|sites| patch::lead(&program, &sites, enter::address));
+        if let Some(sites) = sites(program.bytes(), Threads::OfRuntime) {
+            return patch::lead(&program, &sites, enter::address);
+        }
+        if !sd_attach::sites::has_libc(program.bytes()) {
+            return false;
+        }
+        threads::keep_stacks();
     }
     if program.is_open() {
         return false;

@@ -23,18 +23,20 @@ use sd_sys::arch::THREAD_LEN;
 
 /// Of one window, at most.
 pub(super) const PLACE_LEN: usize = 80;
-/// The words that all islands of a program share stand before them: the entry, and the block of a thread that has none.
-pub(super) const WORDS_LEN: usize = 2 * size_of::<usize>();
+/// The words that all islands of a program share stand before them: the entry, the block of a thread that has none, and the entry for what is Go's.
+pub(super) type Words = [usize; 3];
+pub(super) const WORDS_LEN: usize = size_of::<Words>();
 const _: () = assert!(PLACE_LEN >= WINDOW_MAX + 4 + 13 + THREAD_LEN as usize + JUMP_LEN);
 
 /// The island of a window whose text begins at `text`, which will be at `island`, where `words` are: where in it the instruction is.
-/// `None` if they are too far apart.
+/// `None` if they are too far apart. `is_gos`: a goroutine makes the call.
 pub(super) fn build(
     place: &mut [u8; PLACE_LEN],
     island: usize,
     window: Window,
     (text, bytes): (usize, &[u8]),
     words: usize,
+    is_gos: bool,
 ) -> Option<usize> {
     let start = window.at as usize;
     let instruction = start + usize::from(window.instruction_at);
@@ -45,7 +47,8 @@ pub(super) fn build(
     code.put(&[0x48, 0x8d, 0x0d])?;
     code.put(&(6 + THREAD_LEN).to_le_bytes())?;
     code.put(&[0xff, 0x25])?;
-    put_distance(&mut code, island, words)?;
+    let entry = if is_gos { words + 2 * size_of::<usize>() } else { words };
+    put_distance(&mut code, island, entry)?;
     // syscall; test %eax,%eax; jne back
     code.put(&[0x0f, 0x05, 0x85, 0xc0, 0x75, 16])?;
     code.put(&[0x48, 0x8b, 0x0d])?;

@@ -11,7 +11,7 @@ use sd_sys::{check, syscall};
 #[cfg(sd_freestanding)]
 use {
     super::cancel,
-    super::moved::{self, PLACE_LEN, WORDS_LEN},
+    super::moved::{self, PLACE_LEN, WORDS_LEN, Words},
     core::ffi::c_int,
     sd_attach::windows::{Window, Windows},
 };
@@ -55,9 +55,10 @@ pub(super) fn lead(program: &Program, sites: &Sites, entry: impl Fn(Kind) -> usi
     is_open
 }
 
-/// Leads all windows to the entry that `words` begin with; or none, where that cannot be.
+/// Leads all windows to the entry that `words` begin with, or end with if goroutines make these calls; or none, where that cannot be.
 #[cfg(sd_freestanding)]
-pub(super) fn lead_any(program: &Program, windows: &Windows, words: [usize; 2]) -> bool {
+pub(super) fn lead_any(program: &Program, windows: &Windows, words: Words) -> bool {
+    let is_go = program.is_go();
     let len = (WORDS_LEN + windows.all().len() * PLACE_LEN).next_multiple_of(PAGE);
     let Some(islands) = room(program.range(), len) else { return false };
     let place = |n: usize| islands + WORDS_LEN + n * PLACE_LEN;
@@ -69,13 +70,14 @@ pub(super) fn lead_any(program: &Program, windows: &Windows, words: [usize; 2]) 
         Some(Jump { at, bytes: island::jump(at, place(n))?, part })
     };
     // SAFETY: `room` made it, so long and writable, and only we know it.
-    unsafe { (islands as *mut [usize; 2]).write(words) };
+    unsafe { (islands as *mut Words).write(words) };
     let are_built = all().all(|(n, window)| {
         let (Some(part), Some(bytes)) = (part(window), program.bytes().nth(usize::from(window.text))) else {
             return false;
         };
         let mut code = [0xcc; PLACE_LEN];
-        let built = moved::build(&mut code, place(n), *window, (part.start, bytes), islands);
+        let is_gos = is_go && window.is_gos;
+        let built = moved::build(&mut code, place(n), *window, (part.start, bytes), islands, is_gos);
         if let (Some(at), true) = (built, window.is_cancellable) {
             cancel::set_place(part.start + window.at as usize, (place(n), place(n) + at));
         }

@@ -1,6 +1,7 @@
 //! The stacks of threads that the program's runtime has made: made at a thread's first call, with the thread's block above, and freed by the
 //! call that ends the thread.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use sd_sys::arch::{STACK_LEN, TOP_AT, Top};
 use sd_sys::{check, freestanding, syscall, thread};
 
@@ -71,7 +72,17 @@ pub(crate) fn begin_own() -> bool {
     true
 }
 
+/// The program is Go's, and a libc makes its threads.
+static KEEPS_STACKS: AtomicBool = AtomicBool::new(false);
+
+/// Before [`leave_stack`]: each thread keeps its stack, as a goroutine may make calls in any.
+pub(super) fn keep_stacks() {
+    KEEPS_STACKS.store(true, Ordering::Relaxed);
+}
+
 /// The library runs on the program's stack in this thread: the program is not Go's.
 pub(super) fn leave_stack() {
-    thread::set_stack(core::ptr::null_mut());
+    if !KEEPS_STACKS.load(Ordering::Relaxed) {
+        thread::set_stack(core::ptr::null_mut());
+    }
 }

@@ -91,7 +91,7 @@ pub fn is_before_work(entry: usize, place: usize) -> bool {
 ///
 /// As [`site_entry!`](crate::site_entry), but for what such code expects: vector registers are kept, too; below the stack pointer 128 bytes are the
 /// caller's (the red zone), and the library runs on the caller's stack below these, so a handler that comes meanwhile may call
-/// here again. Only a child that begins on a small stack has one of the library's ([`STACK`](crate::thread::STACK)). `begin`
+/// here again. A child that begins on a small stack, and all threads of a program that is Go's too, have one of the library's ([`STACK`](crate::thread::STACK)). `begin`
 /// makes the block of a thread that has none; zero: there is no memory. Calls that `passes` says a thread to end by go to `end`.
 #[cfg(sd_freestanding)]
 #[macro_export]
@@ -119,16 +119,19 @@ macro_rules! any_entry {
                 "9:",
                 concat!("mov r11, qword ptr ", $crate::thread_word!("r11", "{stack}")),
                 "test r11, r11",
-                "jnz 4f",
+                "jz 23f",
+                "cmp dword ptr [r11 + {level}], 0",
+                "je 4f",
+                "23:",
                 "lea r11, [rsp - 128]",
                 "xchg r11, rsp",
                 "and rsp, -16",
                 "push r11",
                 "push 0",
                 "jmp 20f",
-                // While that stack is in use it is not the thread's, for handlers that call here.
+                // While that stack is in use, handlers that call here run on theirs.
                 "4:",
-                concat!("mov qword ptr ", $crate::thread_word!("r11", "{stack}"), ", 0"),
+                "mov dword ptr [r11 + {level}], 1",
                 "xchg r11, rsp",
                 "push r11",
                 "lea r11, [rsp + 8]",
@@ -163,7 +166,7 @@ macro_rules! any_entry {
                 "add rcx, {instruction_len}",
                 "test r11, r11",
                 "jz 3b",
-                concat!("mov qword ptr ", $crate::thread_word!("r11", "{stack}"), ", r11"),
+                "mov dword ptr [r11 + {level}], 0",
                 "jmp rcx",
                 "7:",
                 "sub rcx, {thread_len}",
@@ -172,7 +175,7 @@ macro_rules! any_entry {
                 "mov rsp, qword ptr [rsp + 8]",
                 "test rax, rax",
                 "jz 21f",
-                concat!("mov qword ptr ", $crate::thread_word!("r11", "{stack}"), ", rax"),
+                "mov dword ptr [rax + {level}], 0",
                 "21:",
                 "mov rax, r11",
                 "jmp rcx",
@@ -183,6 +186,7 @@ macro_rules! any_entry {
                 table = sym $table,
                 table_len = const $table_len,
                 stack = const $crate::thread::STACK,
+                level = const ::core::mem::offset_of!($crate::arch::Top, level),
                 own = const $crate::thread::OWN,
                 answer = sym $answer,
                 begin = sym $begin,

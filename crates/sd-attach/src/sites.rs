@@ -2,7 +2,7 @@
 //!
 //! | function | Go | the instruction and its neighbours |
 //! |---|---|---|
-//! | `internal/runtime/syscall.Syscall6` | 1.19 on | `mov %rbx,%rdi; syscall; cmp $-4095,%rax`: exactly one |
+//! | `internal/runtime/syscall.Syscall6` | 1.19 on | `mov %rcx,%rsi; mov %rbx,%rdi; syscall; cmp $-4095,%rax`: exactly one |
 //! | `syscall.rawVforkSyscall` | where os/exec is used | `pop %r12; syscall; push %r12` |
 //! | `runtime.epollcreate1`, `epollctl`, `epollwait` | up to 1.20 | `mov $number,%eax; syscall; mov %eax,N(%rsp); ret` |
 //! | `runtime.write1` | | the same: what the runtime prints, to a standard stream |
@@ -69,10 +69,10 @@ impl Sites {
 }
 
 impl Kind {
-    /// What is replaced of the program: instructions before `syscall`, itself, and one behind, where five bytes need that.
+    /// What is replaced of the program: instructions before `syscall`; and itself, and one behind, where five bytes need that.
     pub fn replaced(self) -> &'static [u8] {
         match self {
-            Kind::Any => &[0x48, 0x89, 0xdf, 0x0f, 0x05],
+            Kind::Any => &ARGUMENTS,
             Kind::Vfork => &[0x41, 0x5c, 0x0f, 0x05, 0x41, 0x54],
             // The number is not looked at.
             Kind::Number(_) => &[0xb8, 0, 0, 0, 0, 0x0f, 0x05],
@@ -81,10 +81,10 @@ impl Kind {
         }
     }
 
-    /// Where in what is replaced `syscall` is.
+    /// Where from its beginning `syscall` is; behind it, where that stays.
     pub fn instruction_at(self) -> usize {
         match self {
-            Kind::Any => 3,
+            Kind::Any => ARGUMENTS.len(),
             Kind::Vfork => 2,
             Kind::Number(_) | Kind::Clone | Kind::Exit => 5,
         }
@@ -92,6 +92,8 @@ impl Kind {
 }
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// `mov %rcx,%rsi; mov %rbx,%rdi`
+const ARGUMENTS: [u8; 6] = [0x48, 0x89, 0xce, 0x48, 0x89, 0xdf];
 const CLONE: [u8; 7] = [0xb8, libc::SYS_clone as u8, 0, 0, 0, 0x0f, 0x05];
 const EXIT: [u8; 7] = [0xb8, libc::SYS_exit as u8, 0, 0, 0, 0x0f, 0x05];
 /// `cmp $0,%rax; je 5`: the child goes on elsewhere.
@@ -190,8 +192,9 @@ fn is_of_libc(text: &[u8], at: usize) -> bool {
 fn meaning(text: &[u8], at: usize) -> Meaning {
     let before = |len: usize| text.get(at.checked_sub(len)?..at);
     let behind = text.get(at + SYSCALL.len()..).unwrap_or(&[]);
-    if before(3) == Some(&[0x48, 0x89, 0xdf]) && behind.starts_with(&COMPARE) {
-        return Meaning::Site(Kind::Any);
+    if before(3).is_some_and(|before| ARGUMENTS.ends_with(before)) && behind.starts_with(&COMPARE) {
+        let is_known = before(ARGUMENTS.len()) == Some(&ARGUMENTS);
+        return if is_known { Meaning::Site(Kind::Any) } else { Meaning::Unknown };
     }
     if before(2) == Some(&[0x41, 0x5c]) && behind.starts_with(&[0x41, 0x54]) {
         return Meaning::Site(Kind::Vfork);

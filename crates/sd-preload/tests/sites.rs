@@ -33,6 +33,8 @@ fn led_to(entry: &[u8], kind: Kind) -> i64 {
     const GETPPID: [u8; 5] = [0xb8, 110, 0, 0, 0];
     let instruction = match kind {
         Kind::Number(number) => [&[0xb8][..], &number.to_le_bytes(), &[0x0f, 0x05]].concat(),
+        // The instruction stays.
+        Kind::Any => [kind.replaced(), &[0x0f, 0x05]].concat(),
         _ => kind.replaced().to_vec(),
     };
     // Two words for `pop %r12`, which takes the first for the return address, and `push %r12`.

@@ -1,11 +1,22 @@
 //! What a `syscall` instruction becomes, in bytes.
 //!
 //! ```text
-//! text     jmp island                 five bytes, over the instruction and a neighbour that they replace
-//! island   what was before it         mov %rbx,%rdi
-//!          lea after(%rip),%rcx       the instruction would change rcx, too
+//! text     jmp island                 over two instructions before it, which are six bytes
+//!          syscall                    for calls that are the kernel's; others go on behind it
+//! island   what was before it         mov %rcx,%rsi; mov %rbx,%rdi
+//!          lea text(%rip),%rcx        the instruction would change rcx, too
 //!          jmp *entry
-//! after:   syscall                    for calls that are the kernel's; others go on behind it
+//! ```
+//!
+//! So whoever looks where a thread stands that is in the kernel, or just back from it, as profilers do, finds it where it would stand without us.
+//! The others are found where few look:
+//!
+//! ```text
+//! text     jmp island                 five bytes, over the instruction and a neighbour that they replace
+//! island   what was before it         pop %r12
+//!          lea after(%rip),%rcx
+//!          jmp *entry
+//! after:   syscall
 //!          what was behind it         push %r12
 //!          jmp text                   behind what was replaced
 //! ```
@@ -63,7 +74,17 @@ pub(super) fn build(
             code.put(&[0xb8])?;
             code.put(&number.to_le_bytes())?;
         }
-        Kind::Any | Kind::Vfork => code.put(replaced.get(..instruction_at)?)?,
+        Kind::Any => {
+            code.put(replaced)?;
+            const LEA_LEN: usize = 7;
+            let distance = (at + instruction_at) as i64 - (island + code.len + LEA_LEN) as i64;
+            code.put(&[0x48, 0x8d, 0x0d])?;
+            code.put(&i32::try_from(distance).ok()?.to_le_bytes())?;
+            code.put(&[0xff, 0x25])?;
+            code.put_distance(address_at)?;
+            return code.end(address_at, entry);
+        }
+        Kind::Vfork => code.put(replaced.get(..instruction_at)?)?,
     }
     // lea 6(%rip),%rcx; jmp *N(%rip)
     const FAR_JUMP_LEN: u32 = 6;

@@ -1,18 +1,19 @@
 //! Puts jumps to islands (`island`) in the place of `syscall` instructions.
 //!
-//! All or nothing: each page of text is made writable before the first byte is changed. It stays executable meanwhile, and the island is made
+//! All or nothing: the text is made writable before the first byte is changed, all of it, so that it stays one mapping: who reads addresses of a profile (pprof)
+//! knows a program by the first one. It stays executable meanwhile, and the island is made
 //! executable first, so that where a policy (SELinux, MemoryDenyWriteExecute of systemd) refuses either, nothing has happened.
 //! One thread exists, in the constructor, and it executes none of these bytes.
 
 use super::island::{self, ISLAND_LEN, JUMP_LEN};
 use super::program::{Part, Program};
+use core::ffi::c_int;
 use sd_attach::sites::{Kind, SITES_MAX, Sites};
 use sd_sys::{check, syscall};
 #[cfg(sd_freestanding)]
 use {
     super::cancel,
     super::moved::{self, PLACE_LEN, WORDS_LEN, Words},
-    core::ffi::c_int,
     sd_attach::windows::{Window, Windows},
 };
 
@@ -36,19 +37,20 @@ pub(super) fn lead(program: &Program, sites: &Sites, entry: impl Fn(Kind) -> usi
         *jump = program.texts().nth(site.text).and_then(|part| {
             let (at, island) = (part.start + site.at, islands + n * ISLAND_LEN);
             island::build(place, island, at, site.kind, entry(site.kind))?;
-            Some(Jump { at, bytes: island::jump(at, island)?, part })
+            Some(Jump { at, bytes: island::jump(at, island)? })
         });
         if jump.is_none() {
             give_back(islands, PAGE);
             return false;
         }
     }
-    let all = || jumps.iter().flatten();
-    let is_open = fill(islands, &page).is_some() && all().all(|jump| jump.open());
+    let parts = || program.texts().filter(|part| jumps.iter().flatten().any(|jump| part.has(jump.at)));
+    let open = |protection: c_int| parts().all(|part| part.protect(part.protection | protection));
+    let is_open = fill(islands, &page).is_some() && open(libc::PROT_WRITE);
     if is_open {
-        all().for_each(Jump::write);
+        jumps.iter().flatten().for_each(Jump::write);
     }
-    all().for_each(Jump::close);
+    open(0);
     if !is_open {
         give_back(islands, PAGE);
     }
@@ -67,7 +69,7 @@ pub(super) fn lead_any(program: &Program, windows: &Windows, words: Words) -> bo
     let jump = |n: usize, window: &Window| {
         let part = part(window)?;
         let at = part.start + window.at as usize;
-        Some(Jump { at, bytes: island::jump(at, place(n))?, part })
+        Some(Jump { at, bytes: island::jump(at, place(n))? })
     };
     // SAFETY: `room` made it, so long and writable, and only we know it.
     unsafe { (islands as *mut Words).write(words) };
@@ -97,8 +99,11 @@ pub(super) fn lead_any(program: &Program, windows: &Windows, words: Words) -> bo
     is_open
 }
 
-#[cfg(sd_freestanding)]
 impl Part {
+    fn has(&self, at: usize) -> bool {
+        (self.start..self.start + self.len).contains(&at)
+    }
+
     fn protect(&self, protection: c_int) -> bool {
         let start = self.start & !(PAGE - 1);
         let len = (self.start + self.len).next_multiple_of(PAGE) - start;
@@ -112,26 +117,9 @@ impl Part {
 struct Jump {
     at: usize,
     bytes: [u8; JUMP_LEN],
-    part: Part,
 }
 
 impl Jump {
-    /// Its one or two pages.
-    fn protect(&self, protection: i32) -> bool {
-        let start = self.at & !(PAGE - 1);
-        let len = (self.at + JUMP_LEN).next_multiple_of(PAGE) - start;
-        // SAFETY: pages of the program's text; more is allowed of them than before, or what the program was built for.
-        check(unsafe { syscall!(libc::SYS_mprotect, start, len, protection) }).is_ok()
-    }
-
-    fn open(&self) -> bool {
-        self.protect(self.part.protection | libc::PROT_WRITE)
-    }
-
-    fn close(&self) {
-        self.protect(self.part.protection);
-    }
-
     fn write(&self) {
         // SAFETY: `find` found the site there, of at least so many bytes, and the page is open. Nobody executes it now, and no
         // reference to the text is left.

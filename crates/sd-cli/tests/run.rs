@@ -223,16 +223,19 @@ fn static_programs_that_are_left_alone_are_named() {
     const GLIBC: &[u8] = b"\x04\0\0\0\x10\0\0\0\x01\0\0\0GNU\0";
     const OTHER: &[u8] = b"\x04\0\0\0\0\0\0\0\x01\0\0\0abc\0";
     const CODE: &[u8] = &[0x31, 0xff, 0xb0, 60, 0x40, 0xb7, 7, 0x0f, 0x05];
+    // And `wrgsbase %rax` behind it.
+    const GS: &[u8] = &[0x31, 0xff, 0xb0, 60, 0x40, 0xb7, 7, 0x0f, 0x05, 0xf3, 0x48, 0x0f, 0xae, 0xd8, 0xc3];
     let folder = Folder::new();
     stand_in(&folder, Manner::Tells(good_status()));
     let program = folder.join("program");
     let (read, write, execute) = (libc::PF_R, libc::PF_W, libc::PF_X);
-    for (note, flags, reason) in [
-        (GLIBC, read | execute, "with glibc"),
-        (OTHER, read | write | execute, "both written and executed"),
-        (OTHER, read | execute, "may be a system call, or not"),
+    for (note, flags, code, reason) in [
+        (GLIBC, read | execute, CODE, "may be a system call, or not"),
+        (OTHER, read | write | execute, CODE, "both written and executed"),
+        (OTHER, read | execute, CODE, "may be a system call, or not"),
+        (OTHER, read | execute, GS, "takes the register GS"),
     ] {
-        std::fs::write(&program, elf(note, flags, CODE)).unwrap();
+        std::fs::write(&program, elf(note, flags, code)).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let output = sd(&folder, &["run", "--", program.to_str().unwrap()]).output().unwrap();
         assert_eq!(output.status.code(), Some(7), "{reason}");

@@ -12,8 +12,8 @@ __asm__(".pushsection .note.go.buildid,\"a\",@note\n"
 
 /* internal/runtime/syscall.Syscall6 */
 long ask(long number, long a, long b, long c, long d, long e, long f);
-__asm__("ask: push %rbx\nmov %rdi, %rax\nmov %rsi, %rbx\nmov %rdx, %rsi\nmov %rcx, %rdx\nmov %r8, %r10\nmov %r9, %r8\n"
-        "mov 16(%rsp), %r9\nmov %rbx, %rdi\nsyscall\ncmp $-4095, %rax\npop %rbx\nret");
+__asm__("ask: push %rbx\nmov %rdi, %rax\nmov %rsi, %rbx\nmov %rcx, %r11\nmov %rdx, %rcx\nmov %r11, %rdx\nmov %r8, %r10\nmov %r9, %r8\n"
+        "mov 16(%rsp), %r9\nmov %rcx, %rsi\nmov %rbx, %rdi\nsyscall\ncmp $-4095, %rax\npop %rbx\nret");
 #define CALL(number, a, b, c) ask(number, (long)(a), (long)(b), (long)(c), 0, 0, 0)
 
 /* runtime.clone and runtime.exitThread: the new thread calls `entry(argument)` on its stack, and ends. */

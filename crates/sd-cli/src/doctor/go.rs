@@ -43,14 +43,17 @@ fn text(root: &str, maps: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether the one instruction for all calls (`Syscall6`) still is the program's; `None` if there is none.
 fn own(text: &[u8]) -> Option<bool> {
-    const LEN: usize = 5;
-    const OWN: [u8; LEN] = [0x48, 0x89, 0xdf, 0x0f, 0x05];
+    const LEN: usize = 8;
+    const OWN: [u8; LEN] = [0x48, 0x89, 0xce, 0x48, 0x89, 0xdf, 0x0f, 0x05];
     const JUMP: u8 = 0xe9;
     /// `cmp $0xfffffffffffff001,%rax; jbe +21; neg %rax`
     const BEHIND: [u8; 11] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76, 0x15, 0x48, 0xf7, 0xd8];
     text.windows(LEN + BEHIND.len()).find_map(|window| {
         let (instruction, behind) = window.split_at(LEN);
-        let is_one = behind == BEHIND && (instruction == OWN || instruction[0] == JUMP);
+        // Over the first five bytes; or, in a program that has a libc in it, over the last ones.
+        let is_led =
+            matches!(instruction, [JUMP, _, _, _, _, 0xdf, 0x0f, 0x05] | [0x48, 0x89, 0xce, JUMP, ..]);
+        let is_one = behind == BEHIND && (instruction == OWN || is_led);
         is_one.then_some(instruction == OWN)
     })
 }
@@ -63,9 +66,10 @@ mod tests {
     fn a_jump_in_its_place_is_seen() {
         let behind = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76, 0x15, 0x48, 0xf7, 0xd8];
         let text = |instruction: &[u8]| [&[0xcc; 7][..], instruction, &behind, &[0xcc; 3]].concat();
-        assert_eq!(own(&text(&[0x48, 0x89, 0xdf, 0x0f, 0x05])), Some(true));
-        assert_eq!(own(&text(&[0xe9, 1, 2, 3, 4])), Some(false));
-        assert_eq!(own(&text(&[0x90, 0x90, 0x90, 0x0f, 0x05])), None);
+        assert_eq!(own(&text(&[0x48, 0x89, 0xce, 0x48, 0x89, 0xdf, 0x0f, 0x05])), Some(true));
+        assert_eq!(own(&text(&[0xe9, 1, 2, 3, 4, 0xdf, 0x0f, 0x05])), Some(false));
+        assert_eq!(own(&text(&[0x48, 0x89, 0xce, 0xe9, 1, 2, 3, 4])), Some(false));
+        assert_eq!(own(&text(&[0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x0f, 0x05])), None);
         assert_eq!(own(&behind), None);
     }
 }

@@ -23,14 +23,14 @@ pub(super) fn build() -> Result<Option<Suite>> {
         folder.display(),
         names.display()
     );
-    subjects(&folder, &flags).map(Some)
+    Suite::build(TARGET, &folder, &flags).map(Some)
 }
 
 /// As a static program, linked as Rust does it for this target.
 pub(super) fn build_static() -> Result<Option<Suite>> {
     let folder = product::target().join("musl-static");
     let Some(names) = names(&folder, &["-DSTATIC"])? else { return Ok(None) };
-    subjects(&folder, &format!("-Clink-arg={}", names.display())).map(Some)
+    Suite::build(TARGET, &folder, &format!("-Clink-arg={}", names.display())).map(Some)
 }
 
 /// What [`NAMES`] is compiled to.
@@ -50,15 +50,4 @@ fn names(folder: &Path, options: &[&str]) -> Result<Option<PathBuf>> {
         fail!("musl-gcc: {NAMES} cannot be compiled");
     }
     Ok(Some(names))
-}
-
-fn subjects(folder: &Path, flags: &str) -> Result<Suite> {
-    let mut cargo = product::cargo(&["build", "--quiet", "--release", "-p", "sd-posix", "--target", TARGET]);
-    let cargo = cargo.arg("--target-dir").arg(folder).env("RUSTFLAGS", flags);
-    // It is not measured.
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    if !cargo.status()?.success() {
-        fail!("the subjects cannot be built for {TARGET}");
-    }
-    Ok(Suite::of(folder.join(TARGET).join("release/sd-posix")))
 }

@@ -1,9 +1,9 @@
 //! The program that the subjects are, and how it is started on each side.
 
 use super::{Mode, Place, Subject};
-use harness::Result;
+use harness::{Result, fail, product};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Variables that say how the two sides of a pair are started.
@@ -27,6 +27,19 @@ impl Suite {
     /// One of this machine's.
     pub(super) fn of(program: PathBuf) -> Suite {
         Suite { program, emulation: None }
+    }
+
+    /// Builds one of this machine's for a target, with these flags of the compiler.
+    pub(super) fn build(target: &str, folder: &Path, flags: &str) -> Result<Suite> {
+        let mut cargo =
+            product::cargo(&["build", "--quiet", "--release", "-p", "sd-posix", "--target", target]);
+        let cargo = cargo.arg("--target-dir").arg(folder).env("RUSTFLAGS", flags);
+        // It is not measured.
+        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        if !cargo.status()?.success() {
+            fail!("the subjects cannot be built for {target} with {flags}");
+        }
+        Ok(Suite::of(folder.join(target).join("release/sd-posix")))
     }
 
     /// One that is run by this emulator, or with the library by that command.

@@ -100,12 +100,7 @@ macro_rules! any_entry {
         #[unsafe(naked)]
         unsafe extern "C" fn $entry() {
             ::core::arch::naked_asm!(
-                "cmp rax, {numbers}",
-                "jae 3f",
-                "lea r11, [rip + {passes}]",
-                "cmp byte ptr [r11 + rax], {passes_it}",
-                "jb 9f",
-                "je 3f",
+                $crate::jump_by_number!(passes: "3f", looks: "9f"),
                 "cmp byte ptr [r11 + rax], {ends}",
                 "je {end}",
                 $crate::jump_if_nobodys!("3f"),

@@ -86,6 +86,27 @@ macro_rules! to_site_stack {
     };
 }
 
+/// In assembly: jumps by what `passes` has for the number in rax: to `passes` if the call goes to the kernel as it is, to `looks` if it is to be looked at.
+/// Of another kind: goes on, with r11 at `passes`. Changes r11.
+#[macro_export]
+macro_rules! jump_by_number {
+    (passes: $passes:literal, looks: $looks:literal) => {
+        concat!(
+            "cmp rax, {numbers}
+            jae ",
+            $passes,
+            "
+            lea r11, [rip + {passes}]
+            cmp byte ptr [r11 + rax], {passes_it}
+            jb ",
+            $looks,
+            "
+            je ",
+            $passes
+        )
+    };
+}
+
 /// In assembly: jumps if there is no table of descriptors, or it has no word, or zero, for the number in edi; changes r11. The upper half of rdi is the
 /// caller's: numbers with something there are left to others.
 #[macro_export]
@@ -126,12 +147,7 @@ macro_rules! site_entry {
         #[unsafe(naked)]
         unsafe extern "C" fn $entry() {
             ::core::arch::naked_asm!(
-                "cmp rax, {numbers}",
-                "jae 3f",
-                "lea r11, [rip + {passes}]",
-                "cmp byte ptr [r11 + rax], {passes_it}",
-                "jb 7f",
-                "je 3f",
+                $crate::jump_by_number!(passes: "3f", looks: "7f"),
                 $crate::jump_if_nobodys!("3f"),
                 "7:",
                 $crate::to_thread!("r11"),

@@ -22,6 +22,7 @@
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
 //! | `inject` | what it does to the new program |
 //! | `library` | what is to be mapped where |
+//! | `targets` | where do branches lead that are near a `syscall`? |
 //! | `list` | what `windows` collects |
 //! | `ptrace` | ptrace(2) |
 //! | `elf` | the few words of elf(5) that all of them need |
@@ -90,6 +91,8 @@ pub mod script;
 pub mod segment;
 #[cfg(target_arch = "x86_64")]
 pub mod sites;
+#[cfg(target_arch = "x86_64")]
+mod targets;
 #[cfg(target_arch = "x86_64")]
 mod tracer;
 pub mod unled;

@@ -2,7 +2,8 @@
 //! since a socket could pass through any.
 //!
 //! `syscall` has two bytes, and a jump five. So a *window* is replaced: the instruction, and whole neighbours of it that together
-//! have five bytes at least. They are executed elsewhere (`island` of `sd-preload`).
+//! have five bytes at least. They are executed elsewhere (`island` of `sd-preload`). Where those before it are enough, as `mov $number,%eax` is, the instruction
+//! itself stays where it is, so whoever looks where a thread stands that is in the kernel (debuggers, profilers) finds it where it would be without us.
 //!
 //! | question | answer |
 //! |---|---|
@@ -12,10 +13,11 @@
 //!
 //! Nothing here is unsafe. Tested by `tests/windows.rs`.
 
-use crate::decode::{Flow, Instruction, decode};
+use crate::decode::{Flow, decode};
 use crate::list::List;
 use crate::segment::takes_gs;
 use crate::sites::{is_gos, next_instruction};
+use crate::targets::{NEAR, Targets, note_far};
 
 /// One `syscall` instruction, and what is replaced with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +26,7 @@ pub struct Window {
     pub text: u16,
     /// How many bytes are replaced.
     pub len: u8,
-    /// Where in them `syscall` is.
+    /// Where in them `syscall` is; behind the last of them it stays where it is.
     pub instruction_at: u8,
     /// Where in the text its first byte is.
     pub at: u32,
@@ -79,25 +81,30 @@ pub fn windows<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Result<Windows, Ref
         note_far(bytes, candidates.all_mut());
         let mut free_from = 0;
         for far in candidates.all() {
-            let Some((start, end)) = window(bytes, *far, free_from)? else { continue };
+            let Some((start, end, number)) = window(bytes, *far, free_from)? else { continue };
+            free_from = end;
+            let is_gos = is_gos(bytes, far.at);
+            let stays = far.at - start >= LEN_LEAST && (is_gos || number.makes_no_thread());
             let window = Window {
                 text: text as u16,
-                len: (end - start) as u8,
+                len: (if stays { far.at } else { end } - start) as u8,
                 instruction_at: (far.at - start) as u8,
                 at: u32::try_from(start).map_err(|_| Refusal::None)?,
                 is_cancellable: is_cancellable(bytes, far.at),
-                is_gos: is_gos(bytes, far.at),
+                is_gos,
             };
             windows.0.add(window).ok_or(Refusal::None)?;
-            free_from = end;
         }
     }
     if windows.all().is_empty() { Err(Refusal::None) } else { Ok(windows) }
 }
 
-/// From where to where the window of what may be an instruction is. `None`: it is none, or one that is left out.
-fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize, usize)>, Refusal> {
+/// From where to where the window of what may be an instruction is, and the call's number. `None`: it is none, or one that is left out.
+fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize, usize, Number)>, Refusal> {
     let at = far.at;
+    if let Some(found) = numbered(bytes, far, free_from) {
+        return Ok(Some(found));
+    }
     let Some(chain) = Chain::to(bytes, at).ok_or(Refusal::Unclear(at))? else { return Ok(None) };
     let mut place = Place { at, before: chain.nearest(), targets: far };
     place.targets.note_possible(bytes);
@@ -105,7 +112,7 @@ fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize,
     let mut window = place.window(bytes, free_from);
     let mut look = |chain: &Chain| {
         place.targets = far;
-        place.targets.note_near(bytes, chain);
+        place.targets.note_near(bytes, chain.from, &chain.targets);
         (place.number(bytes), place.window(bytes, free_from))
     };
     if window.is_none() || number == Number::Unsure {
@@ -116,12 +123,33 @@ fn window(bytes: &[u8], far: Targets, free_from: usize) -> Result<Option<(usize,
         let longer = Chain::agreed(bytes, at.saturating_sub(BEFORE_MAX), at).filter(|longer| longer.hits);
         (number, window) = longer.map_or((number, window), |longer| look(&longer));
     }
-    let Number::Is(number) = number else { return window.ok_or(Refusal::Neighbours(at)).map(Some) };
-    match i64::from(number) {
-        libc::SYS_rt_sigreturn => Ok(None),
-        number if window.is_none() && !HARMLESS.contains(&number) => Err(Refusal::Neighbours(at)),
-        _ => Ok(window),
+    let is_left_out = match number {
+        Number::Is(RT_SIGRETURN) => return Ok(None),
+        Number::Is(number) => window.is_none() && HARMLESS.contains(&i64::from(number)),
+        _ => false,
+    };
+    match window {
+        Some((start, end)) => Ok(Some((start, end, number))),
+        None if is_left_out => Ok(None),
+        None => Err(Refusal::Neighbours(at)),
     }
+}
+
+/// As `window`, of what most are: `mov $number,%eax; syscall`, to which no branch leads. What is around them need not be known.
+fn numbered(bytes: &[u8], far: Targets, free_from: usize) -> Option<(usize, usize, Number)> {
+    const SETS_EAX: u8 = 0xb8;
+    let (at, start) = (far.at, far.at.checked_sub(LEN_LEAST)?);
+    let [first, number @ ..] = *bytes.get(start..)?.first_chunk::<LEN_LEAST>()?;
+    let number = u32::from_le_bytes(number);
+    if first != SETS_EAX || number == RT_SIGRETURN || start < free_from {
+        return None;
+    }
+    let mut targets = far;
+    targets.note_possible(bytes);
+    let is_led_to = (start + 1..=at).any(|place| targets.has(place));
+    let chain = Chain::agreed(bytes, at.saturating_sub(BEFORE_LEAST), at).filter(|chain| chain.hits);
+    let is_one = chain.is_some_and(|chain| chain.nearest().first() == Some(&start)) && !is_led_to;
+    is_one.then_some((start, at + 2, Number::Is(number)))
 }
 
 /// Whether it is the one of musl's `__syscall_cp_asm`, which is in programs that can cancel a thread: `mov %r11,8(%rsp); syscall; ret`.
@@ -129,6 +157,8 @@ fn is_cancellable(bytes: &[u8], at: usize) -> bool {
     const BEFORE: &[u8] = &[0x4c, 0x89, 0x5c, 0x24, 0x08];
     bytes.get(..at).is_some_and(|before| before.ends_with(BEFORE)) && bytes.get(at + 2) == Some(&0xc3)
 }
+
+const RT_SIGRETURN: u32 = libc::SYS_rt_sigreturn as u32;
 
 /// Calls that say nothing of a descriptor, and that neither begin nor end a thread.
 const HARMLESS: &[i64] = &[
@@ -153,21 +183,17 @@ const HARMLESS: &[i64] = &[
 ];
 
 /// So far before a place decoding begins. One of them at least is farther than [`SETS_RAX_WITHIN`].
-const BEFORE: [usize; 3] = [96, 192, 48];
+const BEFORE: [usize; 3] = [96, 192, BEFORE_LEAST];
+/// The nearest of them.
+const BEFORE_LEAST: usize = 48;
 /// The farthest of them.
 const BEFORE_MAX: usize = 192;
-/// So far from a place a short branch to its neighbours may be.
-const REACH: usize = NEAR + 130;
-/// A branch over a distance of one byte.
-const SHORT_LEN: u8 = 2;
 /// From so many places it begins.
 const STARTS: usize = 16;
 /// So many of these must come to the same instructions.
 const AGREE: usize = 3;
 /// So many neighbours of an instruction may be replaced with it.
 const NEIGHBOURS: usize = 6;
-/// Bytes before the instruction that may be replaced, and as many behind.
-const NEAR: usize = 32;
 /// An instruction that sets rax is within so many bytes.
 const SETS_RAX_WITHIN: usize = 180;
 
@@ -190,75 +216,11 @@ enum Number {
     Unknown,
 }
 
-/// Where branches lead that are near a place.
-#[derive(Clone, Copy)]
-struct Targets {
-    /// The place.
-    at: usize,
-    /// Bit n: a branch leads to `at - NEAR + n`.
-    bits: u64,
-}
-
-impl Targets {
-    fn new(at: usize) -> Targets {
-        Targets { at, bits: 0 }
-    }
-
-    fn note(&mut self, bytes: &[u8], from: usize, instruction: &Instruction) {
-        if let (Flow::Branch | Flow::Jump, Some(to)) = (instruction.flow, instruction.target(from, bytes)) {
-            self.add(to);
-        }
-    }
-
-    /// Short branches, wherever bytes may be one.
-    fn note_possible(&mut self, bytes: &[u8]) {
-        let mut now = self.at.saturating_sub(REACH);
-        let end = bytes.len().min(self.at + REACH);
-        let mut note = |now: usize| {
-            if let Some([0x70..=0x7f | 0xe0..=0xe3 | 0xeb, distance]) =
-                bytes.get(now..).and_then(<[u8]>::first_chunk)
-            {
-                self.add((now + usize::from(SHORT_LEN)) as isize + isize::from(*distance as i8));
-            }
-        };
-        while let Some(block) = bytes.get(now..end).and_then(<[u8]>::first_chunk) {
-            let mut begin = sd_sys::arch::short_branches(block);
-            while begin != 0 {
-                note(now + begin.trailing_zeros() as usize);
-                begin &= begin - 1;
-            }
-            now += block.len();
-        }
-        (now..end).for_each(note);
-    }
-
-    /// Short branches, by the instructions around. Where it is not known what is one, wherever bytes may be one.
-    fn note_near(&mut self, bytes: &[u8], chain: &Chain) {
-        self.bits |= chain.targets.bits;
-        let note_all = |targets: &mut Targets, from: usize, to: usize| {
-            for now in from..to {
-                let branch = decode(bytes, now).filter(|found| found.len == SHORT_LEN);
-                branch.iter().for_each(|found| targets.note(bytes, now, found));
-            }
-        };
-        note_all(self, self.at.saturating_sub(REACH), chain.from);
-        let mut now = self.at;
-        while now < self.at + REACH {
-            let Some(found) = decode(bytes, now).filter(|found| found.is_plausible) else { break };
-            self.note(bytes, now, &found);
-            now += usize::from(found.len);
-        }
-        note_all(self, now, self.at + REACH);
-    }
-
-    fn add(&mut self, place: isize) {
-        if let Ok(bit @ 0..64) = usize::try_from(place + NEAR as isize - self.at as isize) {
-            self.bits |= 1 << bit;
-        }
-    }
-
-    fn has(&self, place: usize) -> bool {
-        (place + NEAR).checked_sub(self.at).is_some_and(|bit| bit < 64 && self.bits & 1 << bit != 0)
+impl Number {
+    /// It is known, and that of no call that may begin a thread, which has more in its island.
+    fn makes_no_thread(self) -> bool {
+        const MAKING: [i64; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork];
+        matches!(self, Number::Is(number) if !MAKING.contains(&i64::from(number)))
     }
 }
 
@@ -402,64 +364,4 @@ impl Chain {
         }
         Some(false)
     }
-}
-
-/// Notes where far branches, or what looks like one, lead near these places, which are in order.
-fn note_far(bytes: &[u8], places: &mut [Targets]) {
-    let (Some(first), Some(last)) = (places.first(), places.last()) else { return };
-    let range = first.at.saturating_sub(NEAR)..last.at + NEAR;
-    let blocks = Blocks::around(places);
-    let mut note = |at: usize| {
-        let Some(to) = far_target(bytes, at).filter(|to| range.contains(to) && blocks.may_have(*to)) else {
-            return;
-        };
-        let near = places.partition_point(|place| place.at + NEAR <= to);
-        let near = places.get_mut(near..).unwrap_or(&mut []).iter_mut();
-        near.take_while(|place| place.at <= to + NEAR).for_each(|place| place.add(to as isize));
-    };
-    // Most bytes begin none, which is told of many at once.
-    let mut at = 0;
-    while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
-        let mut begin = sd_sys::arch::long_branches(block);
-        while begin != 0 {
-            note(at + begin.trailing_zeros() as usize);
-            begin &= begin - 1;
-        }
-        at += 16;
-    }
-    (at..bytes.len()).for_each(note);
-}
-
-/// Which parts of a text may be near a place: most are not. Parts share bits.
-struct Blocks([u64; 128]);
-
-impl Blocks {
-    const LEN: usize = 64;
-
-    fn around(places: &[Targets]) -> Blocks {
-        let mut blocks = Blocks([0; 128]);
-        for place in places {
-            let parts = place.at.saturating_sub(NEAR) / Self::LEN..=(place.at + NEAR) / Self::LEN;
-            parts.for_each(|part| {
-                blocks.0.get_mut(part / 64 % 128).into_iter().for_each(|word| *word |= 1 << (part % 64));
-            });
-        }
-        blocks
-    }
-
-    fn may_have(&self, at: usize) -> bool {
-        let part = at / Self::LEN;
-        self.0.get(part / 64 % 128).is_some_and(|word| word >> (part % 64) & 1 != 0)
-    }
-}
-
-/// Where the branch over a distance of four bytes leads that begins at a place, if one does.
-fn far_target(bytes: &[u8], at: usize) -> Option<usize> {
-    let end = match (*bytes.get(at)?, bytes.get(at + 1)?) {
-        (0xe9, _) => at + 5,
-        (0x0f, 0x80..=0x8f) => at + 6,
-        _ => return None,
-    };
-    let distance = i32::from_le_bytes(*bytes.get(end - 4..)?.first_chunk()?);
-    end.checked_add_signed(distance as isize)
 }

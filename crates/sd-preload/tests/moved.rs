@@ -69,8 +69,10 @@ fn neighbours_do_what_they_did() {
     let condition = [0xb8, 110, 0, 0, 0, 0x0f, 0x05, 0x85, 0xc0, 0x79, 1, 0xcc, 0xc3];
     // mov; syscall; call the next function; ret. It: add $1,%rax; ret
     let call = [0xb8, 110, 0, 0, 0, 0x0f, 0x05, 0xe8, 1, 0, 0, 0, 0xc3, 0x48, 0x83, 0xc0, 0x01, 0xc3];
-    let cases: [(&[u8], Window, i64); 6] = [
+    let cases: [(&[u8], Window, i64); 8] = [
         (&behind, window(0, 7, 5), 1),
+        (&behind, window(0, 5, 5), 1),
+        (&distances, window(0, 6, 6), 0),
         (&behind, window(5, 5, 0), 1),
         (&behind, window(0, 14, 5), 1),
         (&distances, window(0, 10, 6), 0),

@@ -14,6 +14,16 @@
 //!          jmp text                   behind the window
 //! ```
 //!
+//! Where the instruction stays in the text, behind the window, that is all, as for Go's (`island`):
+//!
+//! ```text
+//! text     jmp island                 over `mov $number,%eax`
+//!          syscall                    for calls that are the kernel's; others go on behind it
+//! island   mov $number,%eax
+//!          lea text(%rip),%rcx
+//!          jmp *entry
+//! ```
+//!
 //! Nothing here is unsafe. Tested by `tests/moved.rs`, which runs some.
 
 use super::island::{Code, JUMP_LEN, jump};
@@ -28,7 +38,7 @@ pub(super) type Words = [usize; 3];
 pub(super) const WORDS_LEN: usize = size_of::<Words>();
 const _: () = assert!(PLACE_LEN >= WINDOW_MAX + 4 + 13 + THREAD_LEN as usize + JUMP_LEN);
 
-/// The island of a window whose text begins at `text`, which will be at `island`, where `words` are: where in it the instruction is.
+/// The island of a window whose text begins at `text`, which will be at `island`, where `words` are: where the instruction is, in the island or in the text.
 /// `None` if they are too far apart. `is_gos`: a goroutine makes the call.
 pub(super) fn build(
     place: &mut [u8; PLACE_LEN],
@@ -43,11 +53,18 @@ pub(super) fn build(
     let end = start + usize::from(window.len);
     let mut code = Code::new(place);
     move_all(&mut code, island, (text, bytes), start..instruction)?;
+    let entry = if is_gos { words + 2 * size_of::<usize>() } else { words };
+    if instruction == end {
+        // lea text(%rip),%rcx; jmp *entry(%rip)
+        code.put(&[0x48, 0x8d, 0x0d])?;
+        put_distance(&mut code, island, text + instruction)?;
+        code.put(&[0xff, 0x25])?;
+        return put_distance(&mut code, island, entry).map(|()| text + instruction);
+    }
     // lea (6 + THREAD_LEN)(%rip),%rcx; jmp *entry(%rip)
     code.put(&[0x48, 0x8d, 0x0d])?;
     code.put(&(6 + THREAD_LEN).to_le_bytes())?;
     code.put(&[0xff, 0x25])?;
-    let entry = if is_gos { words + 2 * size_of::<usize>() } else { words };
     put_distance(&mut code, island, entry)?;
     // syscall; test %eax,%eax; jne back
     code.put(&[0x0f, 0x05, 0x85, 0xc0, 0x75, 16])?;
@@ -55,7 +72,7 @@ pub(super) fn build(
     put_distance(&mut code, island, words + size_of::<usize>())?;
     // wrgsbase %rcx; jmp back; syscall
     code.put(&[0xf3, 0x48, 0x0f, 0xae, 0xd9, 0xeb, 2, 0x0f, 0x05])?;
-    let place = code.len() - 2;
+    let place = island + code.len() - 2;
     move_all(&mut code, island, (text, bytes), instruction + 2..end)?;
     code.put(&jump(island + code.len(), text + end)?).map(|()| place)
 }

@@ -80,8 +80,8 @@ pub(super) fn lead_any(program: &Program, windows: &Windows, words: Words) -> bo
         let mut code = [0xcc; PLACE_LEN];
         let is_gos = is_go && window.is_gos;
         let built = moved::build(&mut code, place(n), *window, (part.start, bytes), islands, is_gos);
-        if let (Some(at), true) = (built, window.is_cancellable) {
-            cancel::set_place(part.start + window.at as usize, (place(n), place(n) + at));
+        if let (Some(instruction), true) = (built, window.is_cancellable) {
+            cancel::set_place(part.start + window.at as usize, (place(n), instruction));
         }
         // SAFETY: as above, and there is room for so many.
         unsafe { (place(n) as *mut [u8; PLACE_LEN]).write(code) };

@@ -8,7 +8,7 @@ use crate::decode::{Flow, Instruction, decode};
 /// Bytes before the instruction that may be replaced, and as many behind.
 pub(crate) const NEAR: usize = 32;
 /// So far from a place a short branch to its neighbours may be.
-pub(crate) const REACH: usize = NEAR + 130;
+const REACH: usize = NEAR + 130;
 /// A branch over a distance of one byte.
 const SHORT_LEN: u8 = 2;
 
@@ -74,7 +74,7 @@ impl Targets {
         note_all(self, now, self.at + REACH);
     }
 
-    pub(crate) fn add(&mut self, place: isize) {
+    fn add(&mut self, place: isize) {
         if let Ok(bit @ 0..64) = usize::try_from(place + NEAR as isize - self.at as isize) {
             self.bits |= 1 << bit;
         }

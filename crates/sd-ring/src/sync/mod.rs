@@ -16,6 +16,7 @@
 //! | [`roads`] | an end says which way its bytes go from here on | the other end looks, and reads what belongs to that |
 //! | [`caretaker`] | a thread says that it will be back | another one that sleeps leaves the work to it |
 //! | [`errand`] | a thread is at something | another one that wants it leaves it to that one |
+//! | [`uses`] | a record gets another number, or its number leads elsewhere | a call on a number is counted in the record's word |
 //! | [`gone`] | a thread hears that the other side is gone, marks what is bound | another one binds a slot, looks |
 //!
 //! Each has a loom model of its name in `tests/points`, which runs this code; `cargo xtask tidy` asks for it, and that each end
@@ -33,5 +34,6 @@ pub mod sleepers;
 pub mod slot_state;
 pub mod starving;
 pub mod thread_waker;
+pub mod uses;
 pub mod wake_target;
 pub mod will_listen;

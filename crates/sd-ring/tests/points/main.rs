@@ -22,6 +22,7 @@ mod starving;
 mod thread_waker;
 mod token_sleepers;
 mod told_channel;
+mod uses;
 mod wake_target;
 mod will_listen;
 

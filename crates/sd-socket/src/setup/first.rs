@@ -28,10 +28,11 @@ use crate::process::PROCESS;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::kernels_own;
-use crate::socket::road::{CLOSED, INSIDE, NEVER, now_ms, promotes, word};
+use crate::socket::road::{now_ms, promotes, word};
 use crate::socket::{inode, life, mptcp};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use libc::c_int;
+use sd_ring::sync::uses::{self, Counted};
 use sd_shm::slab::{Endpoint, Promotes, Reason};
 use sd_sys::section::Section;
 
@@ -48,7 +49,7 @@ const TRANSFER_RATIO: u64 = 256;
 struct First {
     /// The latest number that led to it; the table says whether it does.
     number: AtomicI32,
-    /// `INSIDE`, `CLOSED`, `NEVER`.
+    /// Who is in a call on it, and whether it is to stay the kernel's: `sd_ring::sync::uses`.
     word: AtomicU32,
     messages: AtomicU32,
     looked_at_ms: AtomicU32,
@@ -76,9 +77,9 @@ fn record(fd: c_int) -> Option<(usize, &'static First)> {
     RECORDS.get(at).map(|first| (at, first))
 }
 
+/// No number leads to it.
 fn is_free(first: &First) -> bool {
     record(first.number.load(Ordering::Relaxed)).is_none_or(|(_, other)| !core::ptr::eq(first, other))
-        && first.word.load(Ordering::Relaxed) & (INSIDE | CLOSED) == 0
 }
 
 /// Whether the next TCP socket may be such a one.
@@ -86,7 +87,7 @@ pub(super) fn may_begin() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) == 0
         && !IS_OVER.load(Ordering::Relaxed)
         && SUM.load(Ordering::Relaxed) < MESSAGES_MIN
-        && RECORDS.iter().any(is_free)
+        && RECORDS.iter().any(|first| is_free(first) && !uses::is_busy(&first.word))
         && !sd_sys::confine::is_on()
         && !client::is_closed_for_good()
         && crate::process::env::monitor_promotes()
@@ -100,33 +101,36 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
 
 /// Where other threads were faster, and have all records, the number's own word counts.
 fn begin(fd: c_int) {
-    let claim = |first: &First| {
-        let now = first.word.load(Ordering::Relaxed);
-        is_free(first)
-            && first.word.compare_exchange(now, CLOSED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    let Some((at, first)) = RECORDS.iter().enumerate().find(|(_, first)| claim(first)) else {
+    let claims = |first: &First| uses::claim(&first.word, || is_free(first));
+    let Some((at, first)) = RECORDS.iter().enumerate().find(|(_, first)| claims(first)) else {
         return super::unregistered::begin(fd);
     };
     first.number.store(fd, Ordering::Relaxed);
     first.messages.store(0, Ordering::Relaxed);
     first.looked_at_ms.store(now_ms(), Ordering::Relaxed);
     table::set_first(fd, at);
-    first.word.store(0, Ordering::Release);
+    uses::next(&first.word);
+}
+
+/// Counts in the record of a number, while that leads to one. Who takes the connection up closes the record, and hands what it has counted over to an endpoint.
+fn counted(
+    fd: c_int,
+    count: impl Fn(&AtomicU32, &dyn Fn() -> bool) -> Counted,
+) -> Option<(usize, &'static First)> {
+    while let Some((at, first)) = record(fd) {
+        match count(&first.word, &|| record(fd).is_some_and(|(now, _)| now == at)) {
+            Counted::Done => return Some((at, first)),
+            Counted::Closed => _ = sd_sys::time::sleep_ns(PAUSE_NS),
+            Counted::Elsewhere => {}
+        }
+    }
+    None
 }
 
 /// Before a call of the kernel's. True: it is such a connection, and the call is counted.
 pub(super) fn enter(fd: c_int, is_odd: bool) -> bool {
-    while let Some((_, first)) = record(fd) {
-        let now = first.word.load(Ordering::Acquire);
-        let entered = (now + 1) | if is_odd { NEVER } else { 0 };
-        if now & CLOSED != 0 {
-            let _ = sd_sys::time::sleep_ns(PAUSE_NS);
-        } else if first.word.compare_exchange(now, entered, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return true;
-        }
-    }
-    false
+    let mark = if is_odd { uses::MARK } else { 0 };
+    counted(fd, |word, leads_here| uses::enter(word, mark, leads_here)).is_some()
 }
 
 /// What a call was made on.
@@ -141,22 +145,12 @@ pub(super) enum Left {
 
 /// After the call.
 pub(super) fn left(fd: c_int, is_message: bool) -> Left {
-    while let Some((at, first)) = record(fd) {
-        let now = first.word.load(Ordering::Acquire);
-        if now & CLOSED != 0 {
-            // Who takes it up has counted this thread, which leaves the endpoint then.
-            let _ = sd_sys::time::sleep_ns(PAUSE_NS);
-            continue;
-        }
-        let less = now - u32::from(now & INSIDE != 0);
-        if first.word.compare_exchange(now, less, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            continue;
-        }
-        let is_due = is_message && first.is_due() && first.is_worth_it(fd);
-        let taken = if is_due { take_up(fd, at, first) } else { None };
-        return taken.map_or(Left::First, Left::TakenUp);
-    }
-    Left::Other
+    let Some((at, first)) = counted(fd, |word, leads_here| uses::leave(word, leads_here)) else {
+        return Left::Other;
+    };
+    let is_due = is_message && first.is_due() && first.is_worth_it(fd);
+    let taken = if is_due { take_up(fd, at, first) } else { None };
+    taken.map_or(Left::First, Left::TakenUp)
 }
 
 impl First {
@@ -169,7 +163,7 @@ impl First {
         }
         let now = now_ms();
         let since = now.wrapping_sub(self.looked_at_ms.swap(now, Ordering::Relaxed));
-        messages >= MESSAGES_MIN && since <= BUSY_MS && self.word.load(Ordering::Relaxed) & NEVER == 0
+        messages >= MESSAGES_MIN && since <= BUSY_MS && !uses::is_marked(&self.word)
     }
 
     fn is_worth_it(&self, fd: c_int) -> bool {
@@ -188,21 +182,17 @@ fn is_one_way(info: &sd_sys::tcp::Info) -> bool {
 fn take_up(fd: c_int, at: usize, first: &First) -> Option<&'static Endpoint> {
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
-    let never = if mptcp::is_one(fd) { NEVER } else { 0 };
-    let before = first.word.fetch_or(CLOSED | never, Ordering::AcqRel) | never;
-    if before & CLOSED != 0 {
-        return None;
-    }
-    let is_wanted = before & NEVER == 0
+    let before = uses::close(&first.word, if mptcp::is_one(fd) { uses::MARK } else { 0 })?;
+    let is_wanted = before & uses::MARK == 0
         && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::ESTABLISHED)
         && client::connected().map(drop).is_some()
         && promotes() != Promotes::Nothing;
-    let taken = if is_wanted { name(fd, at, before & INSIDE) } else { None };
+    let taken = if is_wanted { name(fd, at, before & uses::INSIDE) } else { None };
     if taken.is_some() {
         IS_OVER.store(true, Ordering::Relaxed);
-        first.word.store(0, Ordering::Release);
+        uses::next(&first.word);
     } else {
-        first.word.fetch_and(!CLOSED, Ordering::AcqRel);
+        uses::open(&first.word);
     }
     taken
 }
@@ -244,13 +234,13 @@ pub(super) fn becomes_ours(fd: c_int) {
     }
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
-    let before = first.word.fetch_or(CLOSED, Ordering::AcqRel);
-    let may_be_ours = before & (INSIDE | CLOSED) == 0 && is_fresh(fd);
+    let Some(before) = uses::close(&first.word, 0) else { return };
+    let may_be_ours = before & uses::INSIDE == 0 && is_fresh(fd);
     if may_be_ours && own(fd, |endpoint| table::end_first(fd, at, Entry::Socket(endpoint))).is_some() {
         IS_OVER.store(true, Ordering::Relaxed);
-    }
-    if before & CLOSED == 0 {
-        first.word.fetch_and(!CLOSED, Ordering::AcqRel);
+        uses::next(&first.word);
+    } else {
+        uses::open(&first.word);
     }
 }
 
@@ -315,26 +305,62 @@ pub(crate) fn before_fork() {
 /// In the child of a fork: another thread of the parent may have made one meanwhile, or was in a call on one.
 pub(crate) fn forked() {
     numbers().for_each(stays);
-    RECORDS.iter().for_each(|first| first.word.store(0, Ordering::Relaxed));
+    RECORDS.iter().for_each(|first| uses::reset(&first.word));
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
+
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn made<const N: usize>() -> [sd_sys::fd::Owned; N] {
+        assert!(table::init());
+        std::array::from_fn(|_| sd_sys::fd::eventfd(0).unwrap())
+    }
+
+    fn end(all: &[sd_sys::fd::Owned]) {
+        for one in all {
+            stays(one.raw());
+            super::super::unregistered::stays(one.raw());
+        }
+    }
 
     /// Threads that make sockets at once all find room, and not all of them get a record.
     #[test]
     fn who_finds_no_record_is_counted_all_the_same() {
-        assert!(table::init());
-        let made: Vec<_> = (0..=FIRSTS).map(|_| sd_sys::fd::eventfd(0).unwrap()).collect();
-        made.iter().for_each(|one| begin(one.raw()));
-        let led = |is_it: fn(&Entry) -> bool| made.iter().filter(|one| is_it(&table::get(one.raw()))).count();
+        let _alone = ALONE.lock().unwrap();
+        let all = made::<{ FIRSTS + 1 }>();
+        all.iter().for_each(|one| begin(one.raw()));
+        let led = |is_it: fn(&Entry) -> bool| all.iter().filter(|one| is_it(&table::get(one.raw()))).count();
         assert_eq!(led(|entry| matches!(entry, Entry::First(_))), FIRSTS);
         assert_eq!(led(|entry| matches!(entry, Entry::Early)), 1);
-        for one in made {
-            stays(one.raw());
-            super::super::unregistered::stays(one.raw());
+        end(&all);
+    }
+
+    /// Of threads that make sockets at once each gets a record of its own, whatever word it has found there.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes too long")]
+    fn each_has_a_record_of_its_own() {
+        let _alone = ALONE.lock().unwrap();
+        for _ in 0..2000 {
+            let all = made::<3>();
+            let start = std::sync::Barrier::new(all.len());
+            std::thread::scope(|scope| {
+                for one in &all {
+                    scope.spawn(|| {
+                        start.wait();
+                        begin(one.raw());
+                    });
+                }
+            });
+            let mut records: Vec<_> = all.iter().filter_map(|one| record(one.raw()).map(|it| it.0)).collect();
+            records.sort_unstable();
+            records.dedup();
+            assert_eq!(records.len(), all.len());
+            end(&all);
         }
     }
 }

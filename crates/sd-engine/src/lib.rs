@@ -22,6 +22,7 @@
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
 //! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
+//! | `silence` | how long that one may say nothing |
 //! | `carriers`, `choice` | a trunk and datagrams to it; which of both is used |
 //! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `patience` | how long it looks in vain before it sleeps |
@@ -67,6 +68,7 @@ mod presence;
 mod rdma;
 mod run;
 mod seat;
+mod silence;
 mod socket;
 mod standing;
 #[doc(hidden)]

@@ -5,6 +5,7 @@ use crate::choice::Way;
 use crate::desk::{Desk, View};
 use crate::greeting::{Agreed, Binding, Greeting, Over, Terms};
 use crate::hosts::{self, Hosts};
+use crate::silence::silence_ns;
 use crate::socket;
 use crate::standing::Standing;
 use sd_carrier::{Carrier, Trunk, TrunkConfig};
@@ -21,8 +22,6 @@ use std::sync::Arc;
 
 /// After an attempt to reach it, the next: at first, and at last.
 const PAUSE_NS: [u64; 2] = [100_000_000, 5_000_000_000];
-/// The way to another host may be cut for as long as the kernel's own connections would wait (tcp_retries2).
-const SILENCE_NS: u64 = 900_000_000_000;
 /// Who says for so long that nobody listens has no engine any more: one that has died has a successor at once.
 const GONE_NS: u64 = 2_000_000_000;
 /// Looked at once in this time while nothing else happens.
@@ -339,7 +338,7 @@ pub(crate) fn no_link(now: u64) -> Link {
 
 fn link(now: u64, protection: Protection, congestion: Congestion, tenants: &[(u32, Limits)]) -> Link {
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
-    let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
+    let config = Config { silence: silence_ns(), ..Config::new(random(), random()) };
     let mut link = Link::new(config, &carriers::paths(congestion), protection);
     set_tenants(&mut link, now, tenants);
     [DATAGRAMS, RDMA].into_iter().for_each(|path| link.carries(path, false));

@@ -1,7 +1,10 @@
 //! Two hosts whose engines, monitors or programs die: what these have carried.
 
 use super::Scenario;
-use crate::engines::{LIMIT, PORT, end, finish, hosts, must_sleep, start, started, wait_for_engine};
+use crate::engines::{
+    LIMIT, PORT, end, finish, hosts, hosts_on, must_sleep, start, start_again, started, wait_for_engine,
+};
+use harness::cable::Faults;
 use harness::host::Host;
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
@@ -28,6 +31,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed)
         .ours()
         .limit_s(240),
+    Scenario::new("between-hosts-cut-off", &["python3", network::PROGRAM], cut_off).ours(),
     Scenario::new("between-hosts-orphan", &["python3", network::PROGRAM], orphan).ours(),
 ];
 
@@ -48,6 +52,39 @@ fn engine_killed(_: &mut Lab) -> Result<()> {
     client.wait_for_text("carried", LIMIT)?;
     end(server, client, ("end", CONNECTIONS))?;
     finish_with_successors(hosts)
+}
+
+/// Nothing comes through any more: what the engines carry ends as the kernel's own connections do, and after a time that follows from what the network
+/// was told (tcp_retries2), not by a reset.
+fn cut_off(_: &mut Lab) -> Result<()> {
+    // Faults that do nothing but make a cable which can be cut.
+    let Some(mut hosts) = hosts_on(Faults { delay: Duration::from_micros(1), ..Faults::default() })? else {
+        return Ok(());
+    };
+    for host in &mut hosts {
+        let network = host.lab.network().ok_or("a host has no network")?;
+        network.set(&[("net/ipv4/tcp_retries2", "3")])?;
+        start_again(host)?;
+    }
+    let [here, there] = &hosts;
+    let (address, port) = (there.address.to_string(), PORT.to_string());
+    let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", ECHO, &address, &port])?;
+    let count = CONNECTIONS.to_string();
+    let call = |side| here.lab.start(side, "python3", &["-c", ASKER, &address, &port, &count]);
+    let (ours, kernels) = (call(Side::Sd)?, call(Side::Kernel)?);
+    wait_for_engine(&hosts, CONNECTIONS)?;
+    let Some(cable) = &hosts[0].cable else { fail!("there is no cable") };
+    cable.set(Faults { is_cut: true, ..Faults::default() });
+    for (client, whose) in [(ours, "ours"), (kernels, "the kernel's")] {
+        let said = client.wait(LIMIT)?.ok()?.text();
+        // The second one where the kernel has asked for the other's Ethernet address meanwhile.
+        let is_told = |word: &&str| ["ETIMEDOUT", "EHOSTUNREACH"].contains(word);
+        if said.lines().count() != CONNECTIONS || !said.lines().all(|word| is_told(&word)) {
+            fail!("nothing came through any more, and {whose} ended with {said:?}");
+        }
+    }
+    drop(server);
+    finish(hosts)
 }
 
 /// A successor may have to wait until its address is free; by then it carries.
@@ -253,3 +290,39 @@ fn orphan(_: &mut Lab) -> Result<()> {
     server.kill();
     until("both engines have ended", LIMIT, || !engines.iter().any(|engine| procfs::is_alive(*engine)))
 }
+
+/// Sends back what comes, to each in a thread.
+const ECHO: &str = r#"
+import socket, sys, threading
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+def serve(connection):
+    try:
+        while got := connection.recv(1000):
+            connection.sendall(got)
+    except OSError:
+        pass
+while True:
+    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+"#;
+
+/// Asks on so many connections until each fails, and says how.
+const ASKER: &str = r#"
+import errno, os, socket, sys, threading
+def ask(connection):
+    how = "end"
+    try:
+        connection.sendall(b"x" * 64)
+        while got := connection.recv(1000):
+            connection.sendall(got)
+    except OSError as error:
+        how = errno.errorcode[error.errno]
+    os.write(1, how.encode() + b"\n")
+callers = []
+for _ in range(int(sys.argv[3])):
+    connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    callers.append(threading.Thread(target=ask, args=[connection]))
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+"#;

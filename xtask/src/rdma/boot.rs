@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub(super) const SAYS_AT: &str = "/dev/ttyS1";
 const ENDED: &str = "ended ";
 const SAID: &str = "said";
+/// The Ethernet address of the guest at the cable's first end.
+pub(super) const SERVER_MAC: &str = "52:54:00:77:00:02";
 /// The end of a console that is shown.
 const TAIL_LINES: usize = 30;
 /// Kernel, modules and the machine's files: 7 s of a processor, of which others may leave a twentieth.
@@ -47,7 +49,7 @@ impl Cable {
 
     fn args(&self) -> [String; 4] {
         let role = if self.is_first { "on" } else { "off" };
-        let mac = if self.is_first { "52:54:00:77:00:02" } else { "52:54:00:77:00:01" };
+        let mac = if self.is_first { SERVER_MAC } else { "52:54:00:77:00:01" };
         let path = self.socket.display();
         [
             "-netdev".to_owned(),
@@ -151,8 +153,15 @@ impl Guest {
         }
     }
 
+    /// Ends it as a machine that loses its power.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.qemu.kill()?;
+        self.qemu.wait()?;
+        Ok(())
+    }
+
     /// The whole lines that it has said so far.
-    fn said(&self) -> Vec<String> {
+    pub(super) fn said(&self) -> Vec<String> {
         let text = std::fs::read(self.scratch.path().join(SAID)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -192,8 +201,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        let _ = self.kill();
     }
 }
 

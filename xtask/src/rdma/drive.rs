@@ -127,6 +127,9 @@ pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super:
         if !options.quick {
             driver.engine_killed()?;
         }
+        if !options.one {
+            driver.machine_killed()?;
+        }
     }
     let Driver { host, agent, .. } = driver;
     drop(agent);

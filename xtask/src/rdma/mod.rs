@@ -84,6 +84,8 @@ const NEEDS: [&str; 10] = [
     "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
     "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
 ];
+/// So the client's end says that the server's guest is to be killed.
+const KILL_SERVER: &str = "kill the server";
 /// What runs over RDMA besides redis, unless it is the quick form or instructions are counted.
 const PROGRAMS: [&str; 4] = ["memcached", "memcslap", "nginx", "wrk"];
 
@@ -275,7 +277,13 @@ fn hear(options: &Options) -> Result<Vec<String>> {
     let mut client = Guest::start("client", &image, machine, Some(&second), &words("client"))?;
     server.wait_until_up()?;
     client.wait_until_up()?;
-    let said = client.wait(end, shown).map_err(|error| format!("{error}\nthe server, {}", server.tail()))?;
-    let told = server.wait(end, |_| {})?;
-    Ok([said, told].concat())
+    let mut killed = Ok(());
+    let each = |line: &str| match line {
+        KILL_SERVER => killed = server.kill(),
+        _ => shown(line),
+    };
+    let said = client.wait(end, each).map_err(|error| format!("{error}\nthe server, {}", server.tail()))?;
+    killed?;
+    // The last of what is tried was that it is killed.
+    Ok([said, server.said()].concat())
 }

@@ -11,7 +11,7 @@ use crate::process::waker::Sleeper;
 use crate::setup::promote::await_open;
 use crate::setup::watched::Inside;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
-use crate::socket::errors::{keep_reset, send_error};
+use crate::socket::errors::{keep_end, send_error, take_end};
 use crate::socket::far_end::AtEnd;
 use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::parked::is_parked;
@@ -134,7 +134,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, claim: &mut Claim) -> 
                 }
                 return Some(Push::Full { seen: 0 });
             }
-            Err(Errno::EPIPE) if was_reset(endpoint) => return Some(Push::Error(Errno::ECONNRESET)),
+            Err(Errno::EPIPE) => return Some(Push::Error(take_end(endpoint).unwrap_or(Errno::EPIPE))),
             Err(errno) => return Some(Push::Error(errno)),
         }
         if pieces.total == 0 {
@@ -224,8 +224,8 @@ fn pull(
         let most = match road::next_of_receiver(endpoint, fd, waiting.map_or(0, |bytes| bytes as u64)) {
             Receive::Kernel(most) => usize::try_from(most).unwrap_or(usize::MAX),
             Receive::Ring => {
-                // The look has taken a reset's error.
-                let _ = waiting.map_err(|errno| keep_reset(endpoint, errno));
+                // The look has taken an end's error.
+                let _ = waiting.map_err(|errno| keep_end(endpoint, errno));
                 road::arrive(endpoint);
                 return None;
             }
@@ -242,9 +242,11 @@ fn pull(
             Ok(0) if resend::read_rest(endpoint, rx, fd) => return None,
             Ok(0) if far_end::at_end(endpoint) == AtEnd::Untold => return Some(Pull::Empty),
             Ok(0) if far_end::at_end(endpoint) == AtEnd::Reset => return Some(reset_instead(endpoint, fd)),
-            // There is no error any more that would say it.
-            Ok(0) if was_reset(endpoint) => return Some(Pull::Error(Errno::ECONNRESET)),
             Ok(0) => {
+                // There is no error any more that would say it.
+                if let Some(errno) = take_end(endpoint) {
+                    return Some(Pull::Error(errno));
+                }
                 endpoint.set_flag(EOF);
                 return Some(Pull::End);
             }
@@ -268,19 +270,14 @@ fn reset_instead(endpoint: &Endpoint, fd: i32) -> Pull {
     broken::reset_if_read(endpoint, fd);
     let is_told = endpoint.flag(EOF);
     endpoint.set_flag(EOF);
-    if was_reset(endpoint) || !is_told { Pull::Error(Errno::ECONNRESET) } else { Pull::End }
+    let of_kernel = take_end(endpoint);
+    of_kernel.or_else(|| (!is_told).then_some(Errno::ECONNRESET)).map_or(Pull::End, Pull::Error)
 }
 
-/// See [`keep_reset`]; told once.
-fn was_reset(endpoint: &Endpoint) -> bool {
-    let kept = Errno::ECONNRESET.0 as u16;
-    endpoint.error.compare_exchange(kept, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-}
-
-/// The kernel's stream has ended by a reset that nobody was told of, and what was left in the ring has been read.
+/// The kernel's stream has ended by an error that nobody was told of, and what was left in the ring has been read.
 #[cold]
-pub(super) fn reset_at_end(endpoint: &Endpoint) -> Option<Errno> {
-    (road::is_promoted(endpoint) && was_reset(endpoint)).then_some(Errno::ECONNRESET)
+pub(super) fn error_at_end(endpoint: &Endpoint) -> Option<Errno> {
+    if road::is_promoted(endpoint) { take_end(endpoint) } else { None }
 }
 
 /// So many bytes would be received now; zero: the end has come.

@@ -400,7 +400,7 @@ fn empty(endpoint: &'static Endpoint) -> Empty {
 fn empty_slow(endpoint: &'static Endpoint) -> Empty {
     note_end(endpoint);
     if endpoint.flag(EOF) {
-        return by_kernel::reset_at_end(endpoint).map_or(Empty::End, Empty::Error);
+        return by_kernel::error_at_end(endpoint).map_or(Empty::End, Empty::Error);
     }
     if endpoint.flag(RESET) {
         return read_error(endpoint).map_or(Empty::End, Empty::Error);

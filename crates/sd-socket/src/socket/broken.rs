@@ -12,6 +12,7 @@
 //! marker behind what came in the ring. Whatever does not fit is a reset.
 
 use crate::socket::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR};
+use crate::socket::errors::keep_end;
 use crate::socket::parked::{leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, KERNEL, RX_KERNEL, TX_KERNEL, TX_LEFT, is_by_kernel, is_far};
 use crate::socket::way_back::{shut_kernels, tell_self};
@@ -35,12 +36,15 @@ const AGAIN: u64 = u64::from_le_bytes(*b"sdQ\x0fgain");
 /// Ring bytes that a correct sender cannot exceed.
 const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
 
-/// The connection cannot go on.
-struct Lost;
+/// The connection cannot go on; what the kernel has said of it, if it was that.
+struct Lost(Option<Errno>);
+
+/// What was found does not fit.
+const LOST: Lost = Lost(None);
 
 impl From<Errno> for Lost {
-    fn from(_: Errno) -> Lost {
-        Lost
+    fn from(errno: Errno) -> Lost {
+        Lost(Some(errno))
     }
 }
 
@@ -133,12 +137,12 @@ fn mend(endpoint: &'static Endpoint) -> bool {
             return false;
         }
         let Some(fd) = road::number(endpoint) else { return false };
-        go_on(endpoint, fd).inspect_err(|_| lose(endpoint, fd))
+        go_on(endpoint, fd).inspect_err(|lost| lose(endpoint, fd, lost))
     };
     match found {
         Ok(true) => {}
         Ok(false) => resend::later(endpoint, false),
-        Err(Lost) => tell_self(endpoint),
+        Err(_) => tell_self(endpoint),
     }
     may_be_unannounced || was_kernels && !is_by_kernel(endpoint, RX_KERNEL)
 }
@@ -181,14 +185,14 @@ struct Mending {
 /// Does as much as can be done now; for who has both tokens. True: the rest is the way back as it is.
 fn go_on(endpoint: &'static Endpoint, fd: i32) -> Result<bool, Lost> {
     let (own, peer) = (endpoint.own_words(), endpoint.peer_words());
-    let channel = endpoint.channel_ref().ok_or(Lost)?;
+    let channel = endpoint.channel_ref().ok_or(LOST)?;
     let (names, side) =
         (channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed))), road::own_side(endpoint));
     let place = |side| names.switched_at(side).load(Ordering::Relaxed);
     let it = Mending { endpoint, fd, names, side, own_at: place(side), peer_at: place(side.other()) };
     if !own.road().has(RoadWord::BROKEN) {
         if !may_mend(own.road(), peer.road()) {
-            return Err(Lost);
+            return Err(LOST);
         }
         own.say(RoadWord::BROKEN);
     }
@@ -213,14 +217,14 @@ impl Mending {
         if written >= ANSWER_LEN as u64 {
             let is_mine =
                 written == ANSWER_LEN as u64 || self.endpoint.own_words().road().has(RoadWord::RESUME);
-            return if is_mine { Ok(()) } else { Err(Lost) };
+            return if is_mine { Ok(()) } else { Err(LOST) };
         }
-        let end = end_of_ring(self.endpoint).ok_or(Lost)?;
+        let end = end_of_ring(self.endpoint).ok_or(LOST)?;
         let mut answer = [0; ANSWER_LEN];
         put(&mut answer, [ANSWER, self.own_at, self.peer_at, end.position(), end.standing()]);
-        match send(self.fd, answer.get(written as usize..).ok_or(Lost)?) {
+        match send(self.fd, answer.get(written as usize..).ok_or(LOST)?) {
             Ok(_) | Err(Errno::EAGAIN) => Ok(()),
-            Err(_) => Err(Lost),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -232,15 +236,15 @@ impl Mending {
 
     /// Looks for the other end's answer, which may lie behind bytes that the program has not read, and notes what it says.
     fn look_for_answer(&self) -> Result<(), Lost> {
-        let (at, read) = road::positions(self.endpoint, self.fd).ok_or(Lost)?;
-        let ahead = at.checked_sub(read).ok_or(Lost)?;
+        let (at, read) = road::positions(self.endpoint, self.fd).ok_or(LOST)?;
+        let ahead = at.checked_sub(read).ok_or(LOST)?;
         let mut answer = [0; ANSWER_LEN];
         if !peek(self.fd, ahead, &mut answer)? {
             return Ok(());
         }
         let [kind, theirs, ours, position, standing] = take(&answer);
         if (kind, theirs, ours) != (ANSWER, self.peer_at, self.own_at) {
-            return Err(Lost);
+            return Err(LOST);
         }
         self.names.set_resume_at(self.side.other(), standing);
         self.endpoint.peer_words().consumed.store(position, Ordering::Release);
@@ -255,7 +259,7 @@ impl Mending {
         if is_by_kernel(self.endpoint, RX_KERNEL) {
             return self.must_live();
         }
-        let (at, mut read) = road::positions(self.endpoint, self.fd).ok_or(Lost)?;
+        let (at, mut read) = road::positions(self.endpoint, self.fd).ok_or(LOST)?;
         let (again_at, end) = (at + ANSWER_LEN as u64, at + FRAMES);
         if read < again_at {
             read += self.skip(again_at - read)?;
@@ -267,7 +271,7 @@ impl Mending {
             }
             let [kind, bytes] = take(&again);
             if kind != AGAIN || bytes > WALK_MAX {
-                return Err(Lost);
+                return Err(LOST);
             }
             self.names.set_resume_at(self.side, end + bytes);
         }
@@ -275,7 +279,7 @@ impl Mending {
             read += self.skip(end - read)?;
         }
         if read >= end {
-            let last = end_of_ring(self.endpoint).ok_or(Lost)?;
+            let last = end_of_ring(self.endpoint).ok_or(LOST)?;
             if apart::next(self.endpoint, &mut { last }) == Ok(Next::Empty) {
                 last.mark_here(&self.endpoint.rx_mem());
             }
@@ -287,26 +291,26 @@ impl Mending {
     /// Reads frames that were looked at.
     fn skip(&self, bytes: u64) -> Result<u64, Lost> {
         let mut room = [0u8; FRAMES as usize];
-        let room = room.get_mut(..bytes as usize).ok_or(Lost)?;
+        let room = room.get_mut(..bytes as usize).ok_or(LOST)?;
         // SAFETY: the kernel writes into the room that is there.
         let done = sd_sys::check(unsafe {
             let (to, len) = (room.as_mut_ptr(), room.len());
             sd_sys::syscall!(libc::SYS_recvfrom, self.fd, to, len, libc::MSG_DONTWAIT, 0, 0)
         });
         match done {
-            Ok(0) => Err(Lost),
+            Ok(0) => Err(LOST),
             Ok(done) => {
                 road::has_read(self.endpoint, done);
                 Ok(done as u64)
             }
             Err(Errno::EAGAIN) => Ok(0),
-            Err(_) => Err(Lost),
+            Err(errno) => Err(errno.into()),
         }
     }
 
     fn must_live(&self) -> Result<(), Lost> {
         let unread = tcp::unread(self.fd)?;
-        if unread == 0 && is_over(self.fd) { Err(Lost) } else { Ok(()) }
+        if unread == 0 && is_over(self.fd) { Err(LOST) } else { Ok(()) }
     }
 }
 
@@ -338,9 +342,11 @@ pub(super) fn has_come(endpoint: &Endpoint) -> bool {
         && road::positions(endpoint, fd).is_some_and(|(_, read)| read >= end)
 }
 
-/// The connection cannot go on. What has come is read, then there is a reset, here and at the other end. For who has both tokens.
-fn lose(endpoint: &'static Endpoint, fd: i32) {
+/// The connection cannot go on. What has come is read, then there is what the kernel has said, or a reset; at the other end too. For who has both tokens.
+fn lose(endpoint: &'static Endpoint, fd: i32, lost: &Lost) {
     arrives(endpoint, fd);
+    let of_kernel = || sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().map(Errno);
+    lost.0.or_else(of_kernel).into_iter().for_each(|errno| keep_end(endpoint, errno));
     endpoint.peer_words().flags.fetch_or(FLAG_DEAD | FLAG_RESET, Ordering::AcqRel);
     endpoint.set_flag(PEER_DEAD);
     if !is_by_kernel(endpoint, RX_KERNEL) {
@@ -412,7 +418,7 @@ fn peek(fd: i32, ahead: u64, out: &mut [u8]) -> Result<bool, Lost> {
     let is_over = is_over(fd);
     let wanted = ahead + out.len() as u64;
     if tcp::unread(fd)? < wanted {
-        return if is_over { Err(Lost) } else { Ok(false) };
+        return if is_over { Err(LOST) } else { Ok(false) };
     }
     if ahead.div_ceil(SCRATCH as u64) > PARTS {
         // When the program has read more of it.
@@ -435,7 +441,7 @@ fn peek(fd: i32, ahead: u64, out: &mut [u8]) -> Result<bool, Lost> {
     match done {
         Ok(done) => Ok(done as u64 == wanted),
         Err(Errno::EAGAIN) => Ok(false),
-        Err(_) => Err(Lost),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -76,7 +76,8 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
         let errno = match (finished, endpoint.flag(FIN_SENT)) {
             (true, true) => None,
             (true, false) => Some(Errno::EPIPE),
-            _ => Some(Errno::ECONNRESET),
+            // Another one is of the kernel's connection, without which this one cannot go on.
+            _ => Some(kept_end(endpoint).unwrap_or(Errno::ECONNRESET)),
         };
         if let Some(errno) = errno {
             endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
@@ -107,9 +108,25 @@ pub(crate) fn take_error(endpoint: &Endpoint) -> Option<Errno> {
     Some(Errno(i32::from(endpoint.error.swap(0, Ordering::AcqRel)))).filter(|errno| errno.0 != 0)
 }
 
-/// The library has taken an error of the kernel's connection that the program was to be told: its next call is. Only a reset is such.
-pub(crate) fn keep_reset(endpoint: &Endpoint, errno: Errno) {
-    if errno == Errno::ECONNRESET {
+/// The library has taken an error of the kernel's connection that the program was to be told: its next call is. Only an end is such.
+pub(crate) fn keep_end(endpoint: &Endpoint, errno: Errno) {
+    if is_end(errno) {
         endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
     }
+}
+
+/// What was kept so, once.
+pub(crate) fn take_end(endpoint: &Endpoint) -> Option<Errno> {
+    let kept = kept_end(endpoint)?;
+    let taken = endpoint.error.compare_exchange(kept.0 as u16, 0, Ordering::AcqRel, Ordering::Relaxed);
+    taken.is_ok().then_some(kept)
+}
+
+fn kept_end(endpoint: &Endpoint) -> Option<Errno> {
+    Some(Errno(endpoint.error.load(Ordering::Acquire).into())).filter(|errno| is_end(*errno))
+}
+
+/// The other end has reset the connection, or nothing has got there for too long (tcp(7)).
+fn is_end(errno: Errno) -> bool {
+    matches!(errno.0, libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH)
 }

@@ -10,7 +10,7 @@
 
 use crate::link::kept_rings::are_kept;
 use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
-use crate::socket::errors::keep_reset;
+use crate::socket::errors::keep_end;
 use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
@@ -84,7 +84,7 @@ pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
             false
         }
         done => {
-            let _ = done.map_err(|errno| keep_reset(endpoint, errno));
+            let _ = done.map_err(|errno| keep_end(endpoint, errno));
             say_left(endpoint);
             true
         }

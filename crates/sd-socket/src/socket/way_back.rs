@@ -13,6 +13,7 @@ use crate::process::{PROCESS, waker};
 use crate::socket::apart;
 use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, peer_end};
+use crate::socket::errors::keep_end;
 use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
 use crate::socket::{broken, history, resend};
@@ -22,6 +23,7 @@ use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SlotState};
 use sd_shm::promotion::{FLAG_BROKEN, FLAG_LEFT, FLAG_SWITCHED, FLAG_WANTS_KERNEL, FLAGS_BACK};
 use sd_shm::slab::{Endpoint, Moved, State};
+use sd_sys::Errno;
 
 /// The connection is to go back, in both directions. [`step`] follows.
 pub(crate) fn wish(endpoint: &Endpoint) {
@@ -259,9 +261,14 @@ pub(crate) fn notes_death(endpoint: &Endpoint) -> bool {
         return false;
     }
     // Of what was on its way nobody is left to tell, so an end would be a lie.
-    let was_reset = is_far
-        || events & libc::POLLERR != 0
-            && sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNRESET);
+    let error = match events & libc::POLLERR {
+        0 => 0,
+        _ => sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0),
+    };
+    let was_reset = is_far || error == libc::ECONNRESET;
+    if is_far {
+        keep_end(endpoint, Errno(error));
+    }
     peer.flags.fetch_or(if was_reset { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD }, Ordering::AcqRel);
     endpoint.set_flag(PEER_DEAD);
     tell_self(endpoint);

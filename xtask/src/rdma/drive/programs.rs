@@ -23,7 +23,8 @@ impl Driver {
         Ok(())
     }
 
-    fn program(&mut self, load: Load) -> Result<()> {
+    /// Starts a server, accelerated; where it is.
+    pub(super) fn serve(&mut self, load: Load) -> Result<(String, u16)> {
         self.port += 1;
         let (address, port) = (self.server.to_string(), self.port);
         let (line, number) = (nginx(&address, port), port.to_string());
@@ -32,6 +33,11 @@ impl Driver {
             _ => server_without_files(load, &address, &number),
         };
         self.agent.serve(&Server { side: Some(Side::Sd), program, args: &args, says: None, port })?;
+        Ok((address, port))
+    }
+
+    fn program(&mut self, load: Load) -> Result<()> {
+        let (address, port) = self.serve(load)?;
         let begin = |side, ask: &Ask| {
             let (program, args) = client(ask, (&address, port));
             let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -7,6 +7,8 @@ use crate::{Errno, Result, check, syscall};
 pub struct Info {
     /// As in the kernel's tcp_states.h; 1: established.
     pub state: u8,
+    /// Probes of a silent connection, or of a closed window, that were not answered; of one that has ended, too.
+    pub probes: u8,
     /// TCPI_OPT_*.
     pub options: u8,
     /// Bytes that the other end has acknowledged; the active end's SYN counts as one.
@@ -52,10 +54,11 @@ pub fn info(fd: i32) -> Result<Info> {
         word.iter_mut().zip(bytes.iter().skip(at)).for_each(|(to, from)| *to = *from);
         u64::from_ne_bytes(word)
     };
-    let [state, _, _, _, _, options, ..] = bytes;
+    let [state, _, _, probes, _, options, ..] = bytes;
     let half = |at: usize| word(at) as u32;
     let (rtt_us, retransmitted, segments_sent) = (half(68), half(100), half(136));
-    Ok(Info { state, options, acked: word(120), received: word(128), rtt_us, retransmitted, segments_sent })
+    let (acked, received) = (word(120), word(128));
+    Ok(Info { state, probes, options, acked, received, rtt_us, retransmitted, segments_sent })
 }
 
 /// Whether the kernel changes the bytes on their way (TCP_ULP: TLS), so that a stream of it has others than are written and read. A kernel that

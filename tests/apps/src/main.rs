@@ -13,6 +13,7 @@ mod cost;
 mod crash;
 mod engines;
 mod engines_advice;
+mod engines_alive;
 mod engines_end;
 mod engines_ready;
 mod engines_reload;
@@ -159,6 +160,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines::SCENARIOS,
     engines_advice::SCENARIOS,
     engines_ready::SCENARIOS,
+    engines_alive::SCENARIOS,
     engines_end::SCENARIOS,
     engines_reload::SCENARIOS,
     many::SCENARIOS,

@@ -76,7 +76,7 @@ pub(crate) unsafe fn set(
     match unsafe { remember(endpoint, level, name, value, len) } {
         Remembered::Yes if !endpoint.flag(OWN_SOCKET) => Outcome::Done(0),
         // When it is the kernel's again the socket gets what is recorded by then.
-        Remembered::Yes if beneath::takes(endpoint, (level, name)) => Outcome::Done(0),
+        Remembered::Yes if beneath::takes(endpoint, fd, (level, name)) => Outcome::Done(0),
         Remembered::Yes => Outcome::Kernel,
         Remembered::Invalid(errno) => Outcome::Errno(errno),
         Remembered::No => match materialize(endpoint) {

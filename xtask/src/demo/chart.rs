@@ -20,8 +20,8 @@ pub(crate) struct Bars<'a> {
     pub(crate) rates: [f64; 2],
 }
 
-/// Horizontal bars of requests per second, the kernel above SocksDirect, with the gain at the right.
-pub(crate) fn svg(title: &str, rows: &[Bars<'_>]) -> String {
+/// Horizontal bars of requests per second, the kernel above SocksDirect, with the gain at the right, and the command that makes them below.
+pub(crate) fn svg(title: &str, rows: &[Bars<'_>], command: &str) -> String {
     let height = TOP + rows.len() * ROW_HEIGHT + 36;
     let most = rows.iter().flat_map(|row| row.rates).fold(1.0, f64::max);
     let mut text = format!(
@@ -42,7 +42,7 @@ pub(crate) fn svg(title: &str, rows: &[Bars<'_>]) -> String {
     let foot = height - 16;
     let _ = writeln!(
         text,
-        r#"<text class="quiet" x="24" y="{foot}">Longer is better. Made by: cargo xtask demo</text>
+        r#"<text class="quiet" x="24" y="{foot}">Longer is better. Made by: {command}</text>
 </svg>"#
     );
     text

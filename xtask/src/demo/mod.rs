@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         rates: [row.kernel.requests_per_s, row.sd.requests_per_s],
     };
     let bars: Vec<_> = rows.iter().map(bar).collect();
-    std::fs::write(&picture, chart::svg(TITLE, &bars))?;
+    std::fs::write(&picture, chart::svg(TITLE, &bars, "cargo xtask demo"))?;
     let machine = machine::describe();
     if options.json {
         let rows: Vec<_> = rows.iter().map(as_json).collect();

@@ -142,7 +142,8 @@ fn show(options: &Options, rows: &[Row], (rounds, seconds): (usize, u64), faults
             rates: row.sides.map(|side| side.requests_per_s),
         })
         .collect();
-    std::fs::write(&picture, chart::svg("Unmodified programs on two hosts: requests per second", &bars))?;
+    let title = "Unmodified programs on two hosts: requests per second";
+    std::fs::write(&picture, chart::svg(title, &bars, "cargo xtask demo --two-hosts"))?;
     let machine = machine::describe();
     if options.json {
         let document = json!({

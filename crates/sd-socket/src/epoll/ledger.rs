@@ -191,10 +191,18 @@ fn entry_of(item: &Item) -> Option<(&'static Ledger, &'static Row)> {
     Some((ledger, ledger.entry(item.entry.load(Ordering::Relaxed))?))
 }
 
+/// The row is still the item's: another process may have removed the registration, and the row may be another one's since.
+fn is_of_item(entry: &Row, item: &Item) -> bool {
+    name(item.source()).is_some_and(|(pid, index)| entry.is_of(item.fd(), pid, index))
+}
+
 /// A registration was changed.
 pub(super) fn modified(item: &Item) {
     let Some((ledger, entry)) = entry_of(item) else { return };
     let _lock = ledger.lock();
+    if !is_of_item(entry, item) {
+        return;
+    }
     entry.events.store(item.events(), Ordering::Relaxed);
     entry.data.store(item.data.load(Ordering::Relaxed), Ordering::Relaxed);
     changed(item.epoll(), ledger);
@@ -209,6 +217,9 @@ pub(super) fn removed(item: &Item, only_closed: bool) {
         return;
     }
     let _lock = ledger.lock();
+    if !is_of_item(entry, item) {
+        return;
+    }
     entry.pid.store(0, Ordering::Release);
     entry.index.store(ledger.free.load(Ordering::Relaxed), Ordering::Relaxed);
     ledger.free.store(item.entry.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -219,6 +230,8 @@ pub(super) fn removed(item: &Item, only_closed: bool) {
 pub(super) fn fire(item: &Item) -> bool {
     item.events.fetch_and(PRIVATE, Ordering::Relaxed);
     match entry_of(item) {
+        // Another process has removed it: this one has still to hear of that.
+        Some((_, entry)) if !is_of_item(entry, item) => false,
         Some((_, entry)) => entry.events.fetch_and(PRIVATE, Ordering::AcqRel) & !PRIVATE != 0,
         None => true,
     }

@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("fork_epoll/child_deletes", child_deletes),
     solo("fork_epoll/child_closes_its_numbers", child_closes_its_numbers),
     solo("fork_epoll/closed_by_both", closed_by_both),
+    solo("fork_epoll/closed_after_another_was_added", closed_after_another_was_added),
     solo("fork_epoll/room_after_child_closed", room_after_child_closed),
     solo("fork_epoll/child_closes_the_set", child_closes_the_set),
     solo("fork_epoll/child_makes_its_own", child_makes_its_own),
@@ -119,6 +120,28 @@ fn closed_by_both() {
     show_epoll("only the other", ep);
     let again = connected();
     show("ADD of a new one", epoll_ctl(ep, libc::EPOLL_CTL_ADD, again.server, OUT, 3));
+    show_epoll("two", ep);
+}
+
+/// The parent has taken it out of the set, closed it, and registered another one before the child closes its own number.
+fn closed_after_another_was_added() {
+    let (pair, other, third) = (connected(), connected(), connected());
+    let ep = epoll();
+    let (go_in, go_out) = pipe(0);
+    epoll_add(ep, pair.server, OUT, 1);
+    let child = fork_child(|| {
+        read(go_in, &mut [0]);
+        close(pair.server);
+        0
+    });
+    epoll_del(ep, pair.server);
+    close(pair.server);
+    epoll_add(ep, other.server, OUT, 2);
+    write(go_out, b"g");
+    say!("child: {}", wait_child(child));
+    show_epoll("the other", ep);
+    epoll_mod(ep, other.server, OUT, 4);
+    epoll_add(ep, third.server, OUT, 3);
     show_epoll("two", ep);
 }
 

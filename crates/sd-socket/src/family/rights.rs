@@ -73,7 +73,7 @@ fn kernel_socket_for(fd: c_int) -> Result<Option<Owned>, Errno> {
             crate::epoll::others_look(epoll.epoll());
         }
         crate::setup::watched::never(fd);
-        return Ok(None);
+        return if table::socket(fd).is_some() { kernel_socket_for(fd) } else { Ok(None) };
     };
     if crate::epoll::hand_over(endpoint) {
         return Ok(None);

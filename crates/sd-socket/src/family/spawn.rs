@@ -28,7 +28,10 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
                 found |= finds();
             }
             // Its calls are not counted.
-            Entry::Kernel(_) | Entry::Early if finds() => crate::setup::watched::never(fd),
+            Entry::Kernel(_) | Entry::Early if finds() => {
+                crate::setup::watched::never(fd);
+                found |= table::socket(fd).is_some();
+            }
             Entry::Epoll(epoll) if finds() => _ = crate::epoll::others_look(epoll.epoll()),
             _ => {}
         }

@@ -256,7 +256,10 @@ fn free_all() {
         return;
     }
     USERS.none_due();
-    for Grave(channel) in core::mem::take(&mut *graves) {
+    // A thread that had found it before it was taken out may have bound a slot since; it is due again when that is over (`Channel::unused`).
+    // SAFETY: records are freed here only, under the lock.
+    let is_free = |Grave(channel): &mut Grave| !unsafe { &**channel }.is_used();
+    for Grave(channel) in graves.extract_if(.., is_free) {
         // SAFETY: made by Box::into_raw, out of the table, and no thread was inside since.
         let channel = unsafe { Box::from_raw(channel) };
         kept_rings::give_up(&channel);

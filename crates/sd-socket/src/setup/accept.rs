@@ -82,8 +82,11 @@ pub(crate) unsafe fn accept4(
             }
             brought += 1;
         } else {
-            let (kept, waiting) =
-                wait.get_or_insert_with(|| (PinnedListener::new(endpoint), Waiting::begin(None, ticks())));
+            if wait.is_none() {
+                let Some(kept) = PinnedListener::new(endpoint) else { return Outcome::Errno(Errno::EBADF) };
+                wait = Some((kept, Waiting::begin(None, ticks())));
+            }
+            let Some((kept, waiting)) = &mut wait else { continue };
             if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
                 return Outcome::Errno(errno);
             }

@@ -305,19 +305,22 @@ pub(crate) fn waits_elsewhere(fd: c_int) {
     if single_threaded() {
         return;
     }
+    let_stay(fd, Awaits::Polled);
+}
+
+/// Somebody else gets it, or it is used in a way that is not looked after. The caller looks afterwards what the number leads to.
+pub(crate) fn never(fd: c_int) {
+    let_stay(fd, Awaits::Passed);
+}
+
+/// It stays the kernel's, unless another thread is just moving it: then the number leads to a socket of ours when this returns.
+fn let_stay(fd: c_int, why: Awaits) {
     first::stays(fd);
     unregistered::stays(fd);
     let Some((endpoint, word)) = watched(fd) else { return };
-    while stays(endpoint, word, Awaits::Polled) & CLOSED != 0 && table::socket(fd).is_none() {
+    while stays(endpoint, word, why) & CLOSED != 0 && table::socket(fd).is_none() {
         promote::await_open(endpoint);
     }
-}
-
-/// Somebody else gets it, or it is used in a way that is not looked after.
-pub(crate) fn never(fd: c_int) {
-    first::stays(fd);
-    unregistered::stays(fd);
-    watched(fd).inspect(|(endpoint, word)| _ = stays(endpoint, word, Awaits::Passed));
 }
 
 /// It stays the kernel's; what its word was.

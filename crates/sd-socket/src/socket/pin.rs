@@ -134,16 +134,21 @@ pub(crate) fn drop_lost() {
 pub(crate) struct PinnedListener(Option<&'static Place>);
 
 impl PinnedListener {
-    pub(crate) fn new(listener: &'static Endpoint) -> PinnedListener {
+    /// `None`: its last number was closed since the caller looked.
+    pub(crate) fn new(listener: &'static Endpoint) -> Option<PinnedListener> {
         let pointer = (listener as *const Endpoint).cast_mut();
         let is_taken = |place: &&Place| {
             place.endpoint.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = KEPT.iter().find(is_taken);
-        if place.is_some() {
-            life::retain(listener);
-        }
-        PinnedListener(place)
+        let is_open = |place: &Place| {
+            let is_open = PROCESS.private(listener).is_none() || life::retain_open(listener);
+            if !is_open {
+                place.endpoint.store(null_mut(), Ordering::Release);
+            }
+            is_open
+        };
+        place.is_none_or(is_open).then_some(PinnedListener(place))
     }
 
     /// Before a sleep: holds the kernel's part too, if the number still leads to it.

@@ -107,6 +107,7 @@ unsafe fn prepare_sockets(
             // The next program has it without our knowing, and so would a relative that keeps it not be alone with it.
             Entry::Kernel(_) | Entry::Early if crate::fd::table::survives_exec(fd) => {
                 crate::setup::watched::never(fd);
+                sockets.extend(crate::fd::table::socket(fd).map(|endpoint| (fd, endpoint)));
             }
             _ => {}
         }

@@ -26,6 +26,8 @@ pub struct Block {
     child: AtomicU64,
     /// Two descriptors that it is in a poll of the kernel's on.
     polled: AtomicU64,
+    /// The descriptor that its call is on, plus one; zero: none is known.
+    called: AtomicI32,
     /// It is starting a program, or is the child in which that will run.
     starting: AtomicBool,
     /// On pthread_cancel(3): it is in a call in which it may be cancelled; it is to be.
@@ -53,6 +55,7 @@ impl Block {
             record: AtomicPtr::new((&raw const NOBODY).cast_mut()),
             child: AtomicU64::new(0),
             polled: AtomicU64::new(0),
+            called: AtomicI32::new(0),
             starting: AtomicBool::new(false),
             cancel: [const { AtomicBool::new(false) }; 2],
             stack: AtomicPtr::new(core::ptr::null_mut()),
@@ -173,6 +176,35 @@ pub fn polled() -> [u32; 2] {
 /// Notes one or two descriptors, each plus one, that the thread is in a poll of the kernel's on.
 pub fn set_polled([first, second]: [u32; 2]) {
     block().polled.store(u64::from(second) << 32 | u64::from(first), Ordering::Relaxed);
+}
+
+/// While it is there the thread's call is on a descriptor of the program's, which that does not close meanwhile: [`called`].
+#[derive(Debug)]
+pub struct Called {
+    before: i32,
+}
+
+impl Called {
+    /// Notes it; a call within another, by a handler of a signal, is on its own.
+    #[inline]
+    pub fn on(fd: i32) -> Called {
+        let called = &block().called;
+        let before = called.load(Ordering::Relaxed);
+        called.store(fd.wrapping_add(1), Ordering::Relaxed);
+        Called { before }
+    }
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        block().called.store(self.before, Ordering::Relaxed);
+    }
+}
+
+/// The descriptor of the thread's call, if it is known; after a call that never returned (longjmp) what that was on.
+#[inline]
+pub fn called() -> Option<i32> {
+    block().called.load(Ordering::Relaxed).checked_sub(1)
 }
 
 /// Whether the thread is starting a program, or is the child in which that will run.

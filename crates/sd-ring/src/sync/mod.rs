@@ -17,6 +17,7 @@
 //! | [`caretaker`] | a thread says that it will be back | another one that sleeps leaves the work to it |
 //! | [`errand`] | a thread is at something | another one that wants it leaves it to that one |
 //! | [`uses`] | a record gets another number, or its number leads elsewhere | a call on a number is counted in the record's word |
+//! | [`copies`] | all numbers of a socket are turned to lead elsewhere | another thread makes one more of them |
 //! | [`gone`] | a thread hears that the other side is gone, marks what is bound | another one binds a slot, looks |
 //!
 //! Each has a loom model of its name in `tests/points`, which runs this code; `cargo xtask tidy` asks for it, and that each end
@@ -24,6 +25,7 @@
 
 pub mod cancel;
 pub mod caretaker;
+pub mod copies;
 pub mod errand;
 pub mod events;
 pub mod gone;

@@ -8,6 +8,7 @@
 
 mod cancel;
 mod caretaker;
+mod copies;
 mod errand;
 mod events;
 mod gone;

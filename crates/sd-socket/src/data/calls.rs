@@ -11,6 +11,7 @@ use crate::socket::endpoint::connection;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::Endpoint;
 use sd_sys::Errno;
+use sd_sys::thread::Called;
 
 /// No address is named.
 pub(super) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
@@ -33,14 +34,20 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
     }
     // SAFETY: see the module.
     let anew = || unconnected::recv(fd, flags, || unsafe { recv(fd, buf, len, flags) });
-    recv_slow(endpoint, buf, len, flags).or_moved(anew)
+    recv_slow((endpoint, fd), buf, len, flags).or_moved(anew)
 }
 
 /// Flags that ask for nothing where nobody has to wait, and nothing fails.
 const USUAL: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 #[inline(never)]
-fn recv_slow(endpoint: &'static Endpoint, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
+fn recv_slow(
+    (endpoint, fd): (&'static Endpoint, c_int),
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    let _called = Called::on(fd);
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 || bad_pointer(buf, len) {
         return message::recv_specially(endpoint, buf, len, flags);
     }
@@ -66,7 +73,7 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     // SAFETY: see the module.
     let again = |flags| unsafe { send(fd, buf, len, flags) };
     // SAFETY: see the module.
-    send_slow(endpoint, (buf, len), flags)
+    send_slow((endpoint, fd), (buf, len), flags)
         .or_moved(|| unsafe { unconnected::send(fd, flags, NOWHERE, again) })
 }
 
@@ -121,7 +128,7 @@ pub unsafe fn sendto(
             let again = |flags| unsafe { sendto(fd, buf, len, flags, addr, addr_len) };
             // SAFETY: see the module.
             let anew = || unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
-            send_slow(endpoint, (buf, len), flags).or_moved(anew)
+            send_slow((endpoint, fd), (buf, len), flags).or_moved(anew)
         }
         Err(errno) => Outcome::Errno(errno),
     }
@@ -129,10 +136,11 @@ pub unsafe fn sendto(
 
 #[inline(never)]
 fn send_slow(
-    endpoint: &'static Endpoint,
+    (endpoint, fd): (&'static Endpoint, c_int),
     (buf, len): (*const c_void, size_t),
     flags: c_int,
 ) -> Outcome<ssize_t> {
+    let _called = Called::on(fd);
     if bad_pointer(buf, len) {
         return Outcome::Errno(crate::data::nowhere::send_from(endpoint, buf, len, flags));
     }
@@ -183,6 +191,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize
         // SAFETY: see the module.
         return unconnected::recv(fd, 0, || unsafe { readv(fd, iov, count) });
     };
+    let called = Called::on(fd);
     // SAFETY: see the module.
     let result = match unsafe { pieces(iov, count) } {
         Ok(p) if p.total == 0 => Ok(0),
@@ -190,6 +199,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize
         Ok(p) => stream::recv(endpoint, p, 0),
         Err(errno) => Err(errno),
     };
+    drop(called);
     // SAFETY: see the module.
     let anew = || unconnected::recv(fd, 0, || unsafe { readv(fd, iov, count) });
     Outcome::from(result.map(|n| n as ssize_t)).or_moved(anew)
@@ -210,6 +220,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, 0, NOWHERE, again) };
     };
+    let called = Called::on(fd);
     // SAFETY: see the module.
     let result = match unsafe { pieces(iov, count) } {
         Ok(p) if p.nowhere => Err(crate::data::nowhere::send_from_nowhere(endpoint, 0)),
@@ -218,6 +229,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
         Ok(p) => stream::send(endpoint, p, 0),
         Err(errno) => Err(errno),
     };
+    drop(called);
     // SAFETY: see the module.
     let again = |_| unsafe { writev(fd, iov, count) };
     // SAFETY: see the module.
@@ -240,6 +252,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
     };
     // SAFETY: see the module.
     let anew = || unconnected::recv(fd, flags, || unsafe { recvmsg(fd, msg, flags) });
+    let _called = Called::on(fd);
     // SAFETY: see the module.
     unsafe { message::recvmsg(endpoint, msg, flags) }.or_moved(anew)
 }
@@ -260,6 +273,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Out
     let again = |flags| unsafe { sendmsg(fd, msg, flags) };
     // SAFETY: see the module.
     let anew = || unsafe { unconnected::send(fd, flags, message::name_of(msg), again) };
+    let _called = Called::on(fd);
     // SAFETY: see the module.
     unsafe { message::sendmsg(endpoint, msg, flags) }.or_moved(anew)
 }
@@ -285,6 +299,7 @@ pub unsafe fn recvmmsg(
     };
     // SAFETY: see the module.
     let anew = || unconnected::recv(fd, flags, || unsafe { recvmmsg(fd, msgs, count, flags, timeout) });
+    let _called = Called::on(fd);
     // SAFETY: see the module.
     unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }.or_moved(anew)
 }
@@ -305,6 +320,7 @@ pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) 
     let again = |flags| unsafe { sendmmsg(fd, msgs, count, flags) };
     // SAFETY: see the module.
     let anew = || unsafe { unconnected::send(fd, flags, NOWHERE, again) };
+    let _called = Called::on(fd);
     // SAFETY: see the module.
     unsafe { message::sendmmsg(endpoint, msgs, count, flags) }.or_moved(anew)
 }

@@ -5,6 +5,7 @@
 //! exec inheritance and /proc stay true.
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use sd_ring::sync::copies;
 use sd_shm::slab::Endpoint;
 
 /// Numbers that can be ours; larger ones stay with the kernel.
@@ -150,6 +151,36 @@ pub(crate) fn set_socket(fd: i32, endpoint: &'static Endpoint) -> bool {
 /// `fd` is a kernel socket with a reason.
 pub(crate) fn set_kernel(fd: i32, endpoint: &'static Endpoint) -> bool {
     set(fd, endpoint as *const Endpoint as u64 | KERNEL)
+}
+
+/// Numbers that lead to an endpoint lead to it as a socket of ours from now on, or as one of the kernel's. `are_more` than these are counted now: another
+/// thread has made a duplicate (SYNC POINT: copies, with `copy` in crates/sd-socket/src/fd/table.rs).
+pub(crate) fn turn(
+    numbers: &[i32],
+    endpoint: &'static Endpoint,
+    is_ours: bool,
+    are_more: impl FnOnce() -> bool,
+) {
+    let address = endpoint as *const Endpoint as u64;
+    let kinds = if is_ours { (KERNEL, SOCKET) } else { (SOCKET, KERNEL) };
+    let all = || (0..=HIGH.load(Ordering::Relaxed)).filter_map(word);
+    let known = numbers.iter().filter_map(|fd| word(*fd));
+    copies::turn(known, (address | kinds.0, address | kinds.1), || are_more().then(all));
+}
+
+/// `new` leads to where `old` does, if that is this endpoint, which the caller has counted the new number for. False: it is not, or `new` is too large (SYNC POINT: copies,
+/// with `turn` in crates/sd-socket/src/fd/table.rs).
+pub(crate) fn copy(old: i32, new: i32, endpoint: &'static Endpoint) -> bool {
+    let (Some(from), Some(to)) = (word(old), word(new)) else { return false };
+    let address = endpoint as *const Endpoint as u64;
+    let leads_there = |value: u64| value == address | SOCKET || value == address | KERNEL;
+    let value = from.load(Ordering::Acquire);
+    if !leads_there(value) {
+        return false;
+    }
+    HIGH.fetch_max(new, Ordering::AcqRel);
+    copies::copy(from, to, value, leads_there);
+    true
 }
 
 /// `fd` is a socket of a process that has not registered, of which so much is known elsewhere.

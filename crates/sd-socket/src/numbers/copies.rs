@@ -92,15 +92,8 @@ fn share(old: i32, fd: i32) {
     crate::setup::first::duplicated(old);
     crate::setup::unregistered::shared(old);
     match table::get(old) {
-        Entry::Socket(endpoint) => {
-            life::retain(endpoint);
-            if !table::set_socket(fd, endpoint) {
-                life::release(endpoint);
-            }
-        }
-        Entry::Kernel(endpoint) => {
-            life::retain(endpoint);
-            if !table::set_kernel(fd, endpoint) {
+        Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
+            if life::retain_open(endpoint) && !table::copy(old, fd, endpoint) {
                 life::release(endpoint);
             }
         }

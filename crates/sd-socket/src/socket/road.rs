@@ -109,12 +109,14 @@ pub(crate) fn is_withdrawn(endpoint: &Endpoint) -> bool {
     is_kernels() && !is_given_back(endpoint) && is_kernels()
 }
 
-/// A number of this process that leads to the connection, and so to the kernel's.
+/// A number of this process that leads to the connection, and so to the kernel's: that of the thread's call, which the program keeps open, before others,
+/// which another thread may close at any moment.
 pub(crate) fn number(endpoint: &Endpoint) -> Option<i32> {
     let leads_here = |entry: Entry| matches!(entry, Entry::Socket(other) | Entry::Kernel(other) if core::ptr::eq(other, endpoint));
     let first = endpoint.fd.load(Ordering::Relaxed);
-    if leads_here(table::get(first)) {
-        return Some(first);
+    let mut likely = [sd_sys::thread::called(), Some(first)].into_iter().flatten();
+    if let Some(fd) = likely.find(|fd| leads_here(table::get(*fd))) {
+        return Some(fd);
     }
     let mut found = None;
     table::for_each(0, u32::MAX, |fd, entry| {

@@ -25,6 +25,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("threads/leave_no_mappings", leave_no_mappings),
     solo("threads/fork_with_threads", fork_with_threads),
     solo("threads/descriptor_race", descriptor_race),
+    solo("threads/duplicated_and_used", duplicated_and_used),
 ];
 
 fn full_duplex() {
@@ -44,6 +45,39 @@ fn full_duplex() {
             tally.intact
         );
     }
+}
+
+/// A thread duplicates a number again and again, and uses that, while another one uses the first: whatever becomes of the connection meanwhile.
+fn duplicated_and_used() {
+    let turn = |fd: i32| send(fd, b"x", 0).value + recv(fd, &mut [0; 1], 0).value;
+    let of_one = || {
+        let pair = connected();
+        let server = thread::spawn(move || {
+            let mut room = [0; 100];
+            loop {
+                let got = recv(pair.server, &mut room, 0).value;
+                if got <= 0 {
+                    break;
+                }
+                send(pair.server, &room[..got as usize], 0);
+            }
+        });
+        let of_duplicates = thread::spawn(move || {
+            let of_one = |_| {
+                let twin = dup(pair.client).fd();
+                let done = turn(twin);
+                close(twin);
+                done
+            };
+            (0..60).map(of_one).sum::<i64>()
+        });
+        let sum = (0..60).map(|_| turn(pair.client)).sum::<i64>() + of_duplicates.join().unwrap_or(0);
+        close(pair.client);
+        let _ = server.join();
+        close(pair.server);
+        sum
+    };
+    say!("bytes sent and received: {}", (0..40).map(|_| of_one()).sum::<i64>());
 }
 
 /// A server with a thread for each connection has so many, each of which begins before the one before it ends.

@@ -204,7 +204,7 @@ impl Drop for Called {
 /// The descriptor of the thread's call, if it is known; after a call that never returned (longjmp) what that was on.
 #[inline]
 pub fn called() -> Option<i32> {
-    block().called.load(Ordering::Relaxed).checked_sub(1)
+    Some(block().called.load(Ordering::Relaxed).wrapping_sub(1)).filter(|fd| *fd >= 0)
 }
 
 /// Whether the thread is starting a program, or is the child in which that will run.
@@ -272,6 +272,17 @@ pub fn set_stack(top: *mut u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_within_a_call_is_on_its_own_descriptor() {
+        assert_eq!(called(), None);
+        let outer = Called::on(0);
+        assert_eq!(called(), Some(0));
+        drop(Called::on(7));
+        assert_eq!(called(), Some(0));
+        drop(outer);
+        assert_eq!(called(), None);
+    }
 
     #[test]
     fn each_thread_has_its_own_block() {

@@ -44,6 +44,20 @@ while True:
     threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
 "#;
 
+/// Sends back what comes, to each in a thread.
+pub(crate) const ECHO: &str = r#"
+import socket, sys, threading
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+def serve(connection):
+    try:
+        while got := connection.recv(1000):
+            connection.sendall(got)
+    except OSError:
+        pass
+while True:
+    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+"#;
+
 /// Some connections at once; each sends pieces of all sizes and checks what comes back, byte by byte, then goes on in small pieces, some in a
 /// row, until it is told to end.
 const CLIENT: &str = r#"
@@ -102,6 +116,11 @@ pub(crate) fn hosts_on(faults: Faults) -> Result<Option<[Host; 2]>> {
         return Ok(None);
     }
     host::two_with_engines(faults, 1).map(Some)
+}
+
+/// Of a cable that does nothing yet: one without faults is none, and cannot be cut.
+pub(crate) fn uncut() -> Faults {
+    Faults { delay: Duration::from_micros(1), ..Faults::default() }
 }
 
 /// Waits until so many connections of the port go through the engines, as both hosts say.

@@ -1,14 +1,13 @@
 //! Two hosts between which nothing comes through any more: what a program's own keep-alive finds while an engine carries its connections.
 
 use super::Scenario;
-use crate::engines::{LIMIT, PORT, finish, hosts_on, wait_for_engine};
+use crate::engines::{ECHO, LIMIT, PORT, finish, hosts_on, uncut, wait_for_engine};
 use harness::cable::Faults;
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::{Result, fail, network, retry};
 use std::io::Write;
 use std::process::{ChildStdin, Stdio};
-use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] =
     &[Scenario::new("between-hosts-keep-alive", &["python3", network::PROGRAM], keep_alive)
@@ -20,9 +19,7 @@ const NAMES: [&str; 5] = ["recv", "epoll", "poll", "late", "none"];
 
 /// Who has asked hears of it, as often and with the same error as over the kernel; who has not talks on when something comes through again.
 fn keep_alive(_: &mut Lab) -> Result<()> {
-    // Faults that do nothing but make a cable which can be cut.
-    let uncut = Faults { delay: Duration::from_micros(1), ..Faults::default() };
-    let Some(hosts) = hosts_on(uncut)? else { return Ok(()) };
+    let Some(hosts) = hosts_on(uncut())? else { return Ok(()) };
     let [here, there] = &hosts;
     let (address, port) = (there.address.to_string(), PORT.to_string());
     let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", ECHO, &address, &port])?;
@@ -37,14 +34,14 @@ fn keep_alive(_: &mut Lab) -> Result<()> {
     tell(&mut told)?;
     clients.iter_mut().try_for_each(|client| client.wait_for_text("silent", LIMIT))?;
     let Some(cable) = &here.cable else { fail!("there is no cable") };
-    cable.set(Faults { is_cut: true, ..uncut });
+    cable.set(Faults { is_cut: true, ..uncut() });
     for client in &clients {
         retry(LIMIT, || match client.stdout_so_far().lines().count() {
             lines if lines >= NAMES.len() => Ok(()),
             _ => fail!("of {NAMES:?} these have heard of it: {:?}", client.stdout_so_far()),
         })?;
     }
-    cable.set(uncut);
+    cable.set(uncut());
     tell(&mut told)?;
     for (client, whose) in clients.into_iter().zip(["ours", "the kernel's"]) {
         let said = client.wait(LIMIT)?.ok()?.text();
@@ -64,20 +61,6 @@ fn keep_alive(_: &mut Lab) -> Result<()> {
 fn tell(clients: &mut [ChildStdin]) -> Result<()> {
     clients.iter_mut().try_for_each(|stdin| stdin.write_all(b"\n")).map_err(|error| error.to_string().into())
 }
-
-/// Sends back what comes, to each in a thread.
-const ECHO: &str = r#"
-import socket, sys, threading
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
-def serve(connection):
-    try:
-        while got := connection.recv(1000):
-            connection.sendall(got)
-    except OSError:
-        pass
-while True:
-    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
-"#;
 
 /// Asks on each connection until it is told, is silent then, and says what it hears.
 const CLIENT: &str = r#"

@@ -2,7 +2,8 @@
 
 use super::Scenario;
 use crate::engines::{
-    LIMIT, PORT, end, finish, hosts, hosts_on, must_sleep, start, start_again, started, wait_for_engine,
+    ECHO, LIMIT, PORT, end, finish, hosts, hosts_on, must_sleep, start, start_again, started, uncut,
+    wait_for_engine,
 };
 use harness::cable::Faults;
 use harness::host::Host;
@@ -57,10 +58,7 @@ fn engine_killed(_: &mut Lab) -> Result<()> {
 /// Nothing comes through any more: what the engines carry ends as the kernel's own connections do, and after a time that follows from what the network
 /// was told (tcp_retries2), not by a reset.
 fn cut_off(_: &mut Lab) -> Result<()> {
-    // Faults that do nothing but make a cable which can be cut.
-    let Some(mut hosts) = hosts_on(Faults { delay: Duration::from_micros(1), ..Faults::default() })? else {
-        return Ok(());
-    };
+    let Some(mut hosts) = hosts_on(uncut())? else { return Ok(()) };
     for host in &mut hosts {
         let network = host.lab.network().ok_or("a host has no network")?;
         network.set(&[("net/ipv4/tcp_retries2", "3")])?;
@@ -290,20 +288,6 @@ fn orphan(_: &mut Lab) -> Result<()> {
     server.kill();
     until("both engines have ended", LIMIT, || !engines.iter().any(|engine| procfs::is_alive(*engine)))
 }
-
-/// Sends back what comes, to each in a thread.
-const ECHO: &str = r#"
-import socket, sys, threading
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
-def serve(connection):
-    try:
-        while got := connection.recv(1000):
-            connection.sendall(got)
-    except OSError:
-        pass
-while True:
-    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
-"#;
 
 /// Asks on so many connections until each fails, and says how.
 const ASKER: &str = r#"

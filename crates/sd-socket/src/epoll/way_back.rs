@@ -276,10 +276,7 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
     endpoint.set_flag(HAS_COLD);
     endpoint.reason.store(Reason::Demoted as u8, Ordering::Relaxed);
     endpoint.set_state(State::Kernel);
-    // This call counts as one.
-    table::turn(&numbers, endpoint, false, || {
-        private.fds.load(Ordering::Acquire) as usize != numbers.len() + 1
-    });
+    crate::socket::life::turn_numbers(endpoint, &numbers, false);
     let own = endpoint.own_words();
     own.wait.store(0, Ordering::Relaxed);
     // The port is the kernel's.

@@ -130,12 +130,16 @@ pub(crate) fn init() -> bool {
     }
 }
 
+fn note_high(fd: i32) {
+    if fd > HIGH.load(Ordering::Relaxed) {
+        HIGH.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
 fn set(fd: i32, value: u64) -> bool {
     match word(fd) {
         Some(w) => {
-            if fd > HIGH.load(Ordering::Relaxed) {
-                HIGH.fetch_max(fd, Ordering::Relaxed);
-            }
+            note_high(fd);
             w.store(value, Ordering::Release);
             true
         }
@@ -178,7 +182,7 @@ pub(crate) fn copy(old: i32, new: i32, endpoint: &'static Endpoint) -> bool {
     if !leads_there(value) {
         return false;
     }
-    HIGH.fetch_max(new, Ordering::AcqRel);
+    note_high(new);
     copies::copy(from, to, value, leads_there);
     true
 }

@@ -379,7 +379,7 @@ fn attach_to(
     for registration in registered.into_iter().flatten() {
         crate::epoll::put_back(registration, endpoint);
     }
-    turn_to_ours(endpoint, &numbers);
+    life::turn_numbers(endpoint, &numbers, true);
     road::opened(endpoint);
     own.say(RoadWord::ATTACHED);
     if channel.side == Side::A {
@@ -391,17 +391,6 @@ fn attach_to(
         channel.tell(slot);
     }
     true
-}
-
-/// The numbers lead to a socket of ours, with what another thread has duplicated since they were looked for.
-fn turn_to_ours(endpoint: &'static Endpoint, numbers: &[i32]) {
-    // The caller counts as one.
-    let are_more = || {
-        PROCESS
-            .private(endpoint)
-            .is_some_and(|private| private.fds.load(Ordering::Acquire) as usize != numbers.len() + 1)
-    };
-    table::turn(numbers, endpoint, true, are_more);
 }
 
 /// SO_SNDBUF, where the program has set it.

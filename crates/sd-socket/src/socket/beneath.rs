@@ -87,11 +87,10 @@ pub(crate) fn takes(endpoint: &'static Endpoint, fd: i32, option: (c_int, c_int)
 }
 
 /// The kernel has asked for the program whether the other end is there, nobody has answered, and it has ended its connection: how. (Linux does not ask
-/// while something that was sent is not acknowledged; that nobody knows here, as the receiver's program gives credit late.)
-pub(crate) fn finds_nobody(endpoint: &Endpoint, fd: i32) -> Option<Errno> {
+/// while something that was sent is not acknowledged; that nobody knows here, as the receiver's program gives credit late.) Not for [`KEPT`] ones.
+pub(crate) fn finds_nobody(fd: i32) -> Option<Errno> {
     let has_asked = |info: &tcp::Info| info.state == tcp::CLOSE && info.probes != 0;
-    let is_own = !road::is_by_kernel(endpoint, KEPT);
-    tcp::info(fd).ok().filter(|info| is_own && has_asked(info))?;
+    tcp::info(fd).ok().filter(has_asked)?;
     let error = getsockopt_int(fd, SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
     Some(if error == 0 { Errno::ETIMEDOUT } else { Errno(error) })
 }

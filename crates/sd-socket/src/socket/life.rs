@@ -10,6 +10,7 @@
 //! Folders above have something of some sockets too: registrations, a connect that is tried, a listener. They say in a table
 //! ([`Ends`]) what is to be done with that when the socket ends.
 
+use crate::fd::table;
 use crate::link::channel::Channel;
 use crate::process::above::Above;
 use crate::process::{Alloc, LISTENER, PROCESS, Priv, SlabRec};
@@ -128,6 +129,14 @@ pub(crate) fn retain_open(endpoint: &Endpoint) -> bool {
     PROCESS.private(endpoint).is_some_and(|private| {
         private.fds.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
     })
+}
+
+/// The numbers of a connection lead to it as a socket of ours from now on, or as one of the kernel's; those, too, that another thread has duplicated since
+/// they were looked for. For who counts as one himself.
+pub(crate) fn turn_numbers(endpoint: &'static Endpoint, numbers: &[i32], is_ours: bool) {
+    let count =
+        || PROCESS.private(endpoint).map_or(0, |private| private.fds.load(Ordering::Acquire) as usize);
+    table::turn(numbers, endpoint, is_ours, || count() != numbers.len() + 1);
 }
 
 /// One descriptor fewer; the last one of the last process ends the connection.

@@ -15,7 +15,7 @@ use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, peer_end};
 use crate::socket::errors::keep_end;
 use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
-use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
+use crate::socket::road::{self, KEPT, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
 use crate::socket::{beneath, broken, history, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{RoadWord, Send, is_over as is_slot_over, leaving};
@@ -250,7 +250,13 @@ pub(crate) fn notes_death(endpoint: &Endpoint) -> bool {
     if !is_open || !sends_there || broken::is_gone(endpoint) {
         return false;
     }
+    // Between hosts bytes may still be on their way, and the engine tells of the death behind them; of its own the monitor tells. But not
+    // of what the program has asked the kernel to find out.
     let is_far = endpoint.channel_ref().is_some_and(|channel| !channel.link.sends_again());
+    let is_told = is_far && crate::monitor::client::is_there();
+    if is_told && is_by_kernel(endpoint, KEPT) {
+        return false;
+    }
     let Some(fd) = road::number(endpoint) else { return false };
     let events = sd_sys::fd::poll_one(fd, libc::POLLRDHUP, 0).unwrap_or(0);
     if events == 0 {
@@ -260,12 +266,7 @@ pub(crate) fn notes_death(endpoint: &Endpoint) -> bool {
         0 => 0,
         _ => sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0),
     };
-    // Between hosts bytes may still be on their way, and the engine tells of the death behind them; of its own the monitor tells. But not
-    // of what the program has asked the kernel to find out.
-    let error = match is_far && crate::monitor::client::is_there() {
-        true => beneath::finds_nobody(endpoint, fd).map(|errno| errno.0),
-        false => Some(of_kernel()),
-    };
+    let error = if is_told { beneath::finds_nobody(fd).map(|errno| errno.0) } else { Some(of_kernel()) };
     let Some(error) = error else { return false };
     // Of what was on its way nobody is left to tell, so an end would be a lie.
     let was_reset = is_far || error == libc::ECONNRESET;

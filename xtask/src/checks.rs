@@ -15,6 +15,9 @@ const MUSL: &str = "stream/,message/,cancel/,clone/,exec/,fork/,offspring/,spawn
 /// Where it matters that there is none: threads, signals, forks, what rights are given up by, and each kind of call once.
 const STATIC: &str = "cancel/,clone/,fork/,offspring/,handlers/,signals/,privileges/,exec/,confine/,threads/,pass/,pair/,poll/,select/,raw/,no_forks/,odd/";
 
+/// Where the library's file is executed for the program: each way to execute one, what is passed on, threads, signals.
+const NO_PTRACE: &str = "exec/,spawn/,fork/,clone/,pair/,stacks/,handlers/";
+
 /// What glibc does otherwise than musl: cancellation, posix_spawn(3), setuid(2) of all threads, select(3).
 const STATIC_GLIBC: &str =
     "cancel/,clone/,offspring/,spawn/,privileges/,threads/,pass/,select/,raw/,other_names/,pair/";
@@ -97,6 +100,8 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     steps.tests("posix, static", &mut ourselves(&["posix", "--static", "--only", STATIC])?);
     let static_glibc = ["posix", "--static-glibc", "--only", STATIC_GLIBC];
     steps.tests("posix, static, glibc", &mut ourselves(&static_glibc)?);
+    let no_ptrace = ["posix", "--static", "--no-ptrace", "--only", NO_PTRACE];
+    steps.tests("posix, no ptrace", &mut ourselves(&no_ptrace)?);
     // The whole is not for an emulator.
     steps.tests("posix, aarch64", &mut ourselves(&["posix", "--aarch64", "--only", AARCH64])?);
     let deaths = if is_fast { "3" } else { "8" };

@@ -36,7 +36,7 @@ pub fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Option<usize> {
 }
 
 /// A program header.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// `p_type`, and so on.
     pub kind: u32,

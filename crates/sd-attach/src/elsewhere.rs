@@ -37,3 +37,36 @@ impl Tracer {
         match self.0 {}
     }
 }
+
+/// The second way.
+pub mod loader {
+    use core::convert::Infallible;
+    use core::ffi::{CStr, c_char};
+
+    /// There is none.
+    #[derive(Debug)]
+    pub struct Loader(Infallible);
+
+    impl Loader {
+        /// ENOSYS.
+        ///
+        /// # Errors
+        /// Always.
+        pub fn of(_: i32, _: &CStr) -> sd_sys::Result<Loader> {
+            Err(sd_sys::Errno::ENOSYS)
+        }
+
+        /// Never called.
+        ///
+        /// # Safety
+        /// None is needed.
+        pub unsafe fn execute(
+            &self,
+            _: &CStr,
+            _: *const *const c_char,
+            _: *const *const c_char,
+        ) -> sd_sys::Errno {
+            match self.0 {}
+        }
+    }
+}

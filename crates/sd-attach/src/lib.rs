@@ -19,6 +19,8 @@
 //! | [`dynamic`] | and programs that a dynamic linker loads? |
 //! | [`script`] | what is executed, if a file is a script? |
 //! | [`unled`] | why the library is not brought into one |
+//! | [`loader`] | what if ptrace(2) is refused? |
+//! | [`layout`] | and where is a program mapped then? |
 //! | `tracer` | what the caller sees of the tracer, and its life until the exec |
 //! | `inject` | what it does to the new program |
 //! | `library` | what is to be mapped where |
@@ -33,7 +35,7 @@
 //! |---|---|
 //! | rip | its `e_entry`, where that is mapped |
 //! | rsp | as the kernel gave it to the program: at argc |
-//! | rdi | the tracer's process id |
+//! | rdi | the tracer's process id; 0: there is none, the file itself was executed ([`loader`]), and what follows is not said |
 //! | rsi | where the library is mapped: the address of its ELF header |
 //! | rdx | how long that mapping is, in bytes. It is one reservation: what no segment takes has no access |
 //! | rcx | the page of the vDSO that the tracer has written instructions to. The library gives it back (MADV_DONTNEED) |
@@ -79,9 +81,13 @@ pub mod elf;
 #[cfg(target_arch = "x86_64")]
 mod inject;
 #[cfg(target_arch = "x86_64")]
+pub mod layout;
+#[cfg(target_arch = "x86_64")]
 mod library;
 #[cfg(target_arch = "x86_64")]
 mod list;
+#[cfg(target_arch = "x86_64")]
+pub mod loader;
 #[cfg(target_arch = "x86_64")]
 pub mod program;
 #[cfg(target_arch = "x86_64")]
@@ -105,4 +111,4 @@ pub use tracer::{Tracer, accompany};
 #[cfg(not(target_arch = "x86_64"))]
 mod elsewhere;
 #[cfg(not(target_arch = "x86_64"))]
-pub use elsewhere::{Tracer, accompany, program};
+pub use elsewhere::{Tracer, accompany, loader, program};

@@ -73,8 +73,8 @@ fn not_led(root: &str) -> Absence {
     match can_be_led() {
         Ok(()) => Absence::new(
             "it is statically linked, and nobody has brought the library there",
-            "start it by sd run, or by a program that has the library, where ptrace(2) is allowed: not under a debugger, not with \
-             yama's ptrace_scope 2 or 3, not behind a seccomp filter against it",
+            "start it by sd run, or by a program that has the library, and not under a debugger; where ptrace(2) is refused, \
+             libsd-freestanding.so must be executable",
         ),
         Err(unled) => Absence::new(
             format!("it is statically linked, {unled}"),

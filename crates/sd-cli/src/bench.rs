@@ -17,5 +17,5 @@ pub(crate) fn main() -> Result<()> {
     }
     let arguments = std::env::args_os().skip(2);
     let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(arguments).collect();
-    match program::become_program(&command)? {}
+    match program::become_program(&command, None)? {}
 }

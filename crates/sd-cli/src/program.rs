@@ -1,27 +1,41 @@
 //! Turning into another program: execvp(3) with nothing changed but the environment.
 
 use crate::failure::{Context, Failure};
+use sd_attach::loader::Loader;
 use sd_attach::unled::Unled;
 use sd_attach::{elf, script};
 use std::convert::Infallible;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+unsafe extern "C" {
+    static environ: *const *const libc::c_char;
+}
+
 /// Becomes the program, found through PATH. Signal mask and dispositions, descriptors and working directory
-/// stay as they are, which is why this is not `std::os::unix::process::CommandExt::exec`.
-pub fn become_program(command: &[OsString]) -> Result<Infallible, Failure> {
+/// stay as they are, which is why this is not `std::os::unix::process::CommandExt::exec`. `by`: the library's file is executed, and loads it.
+///
+/// # Errors
+/// With the status that a shell has for it.
+pub fn become_program(command: &[OsString], by: Option<(&Loader, &CStr)>) -> Result<Infallible, Failure> {
     let Some(name) = command.first() else {
         return Err(Failure::new("no program was named").with_status(125));
     };
     let arguments: Vec<CString> = command.iter().map(|a| c_string(a)).collect::<Result<_, _>>()?;
     let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
     pointers.push(std::ptr::null());
-    // SAFETY: a null-terminated array of C strings that live until the call returns, with at least one.
-    unsafe { libc::execvp(pointers[0], pointers.as_ptr()) };
-    let error = crate::failure::last_os_error();
+    // SAFETY: null-terminated arrays of C strings that live until the call returns, with at least one argument.
+    let error = unsafe {
+        if let Some((loader, library)) = by {
+            std::io::Error::from_raw_os_error(loader.execute(library, pointers.as_ptr(), environ).0)
+        } else {
+            libc::execvp(pointers[0], pointers.as_ptr());
+            crate::failure::last_os_error()
+        }
+    };
     let status = if error.raw_os_error() == Some(libc::ENOENT) { 127 } else { 126 };
     Err(Failure::new(format!("{}: {}", name.display(), words(&error))).with_status(status))
 }
@@ -37,16 +51,18 @@ pub struct Executed {
     path: PathBuf,
     /// Its beginning; empty if it cannot be read.
     start: Vec<u8>,
+    /// It is the interpreter of what was named.
+    is_script: bool,
 }
 
 impl Executed {
     /// `None`: there is no such program.
     pub fn of(name: &OsStr) -> Option<Executed> {
         let mut path = find(name)?;
-        for _ in 0..script::NESTED_MAX {
+        for nested in 0..script::NESTED_MAX {
             let start = beginning(&path).unwrap_or_default();
             if !script::is_script(&start) {
-                return Some(Executed { path, start });
+                return Some(Executed { path, start, is_script: nested > 0 });
             }
             path = PathBuf::from(OsStr::from_bytes(script::interpreter(&start)?));
         }
@@ -79,6 +95,12 @@ impl Executed {
         let is_known =
             || file().is_some_and(|file| sd_attach::program::without_libc(file.as_raw_fd()).is_some());
         elf_is_static(&self.start) || is_known()
+    }
+
+    /// Has the library's file load this program, where no tracer may bring the library into it. `None`: it is a script's interpreter, or cannot be.
+    pub fn load_by(&self, library: &CStr) -> Option<Loader> {
+        let file = std::fs::File::open(&self.path).ok().filter(|_| !self.is_script)?;
+        Loader::of(file.as_raw_fd(), library).ok()
     }
 
     /// Whether the library can be brought into this static program, or why not.

@@ -3,6 +3,7 @@
 use crate::starter;
 use crate::starter::Started;
 use sd_attach::Tracer;
+use sd_attach::loader::Loader;
 use sd_cli::cli::RunOptions;
 use sd_cli::failure::{Failure, Result, warn};
 use sd_cli::program::{self, Executed};
@@ -30,30 +31,43 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
     }
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
-    let tracer = found
+    let company = found
         .filter(|found| rights.is_none() && found.is_without_libc())
         .and_then(|found| accompany(name?, &found, &library));
-    let failure = program::become_program(&options.command);
-    if let Some(tracer) = tracer {
+    let by = match &company {
+        Some(Company::Loader(loader, file)) => Some((loader, file.as_c_str())),
+        _ => None,
+    };
+    let failure = program::become_program(&options.command, by);
+    if let Some(Company::Tracer(tracer)) = company {
         tracer.dismiss();
     }
     match failure? {}
 }
 
+/// Brings the library into a static program.
+enum Company {
+    Tracer(Tracer),
+    /// With the library's file.
+    Loader(Loader, CString),
+}
+
 /// No dynamic linker will load the library into a static program: has it brought there, or says why not.
-fn accompany(name: &OsStr, program: &Executed, library: &Path) -> Option<Tracer> {
+fn accompany(name: &OsStr, program: &Executed, library: &Path) -> Option<Company> {
     let reason = match program.can_be_led() {
         Err(reason) => format!("is statically linked, {reason}"),
         Ok(()) => {
             let path = library.with_file_name(OsStr::from_bytes(sd_attach::FILE.to_bytes()));
             let text = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-            match sd_attach::accompany(&text) {
-                Ok(tracer) => return Some(tracer),
-                Err(errno) => {
-                    let error = std::io::Error::from_raw_os_error(errno.0);
-                    format!("is statically linked, and {} cannot be brought into it: {error}", path.display())
-                }
+            let errno = match sd_attach::accompany(&text) {
+                Ok(tracer) => return Some(Company::Tracer(tracer)),
+                Err(errno) => errno,
+            };
+            if let Some(loader) = program.load_by(&text) {
+                return Some(Company::Loader(loader, text));
             }
+            let error = std::io::Error::from_raw_os_error(errno.0);
+            format!("is statically linked, and {} cannot be brought into it: {error}", path.display())
         }
     };
     warn(&format!("warning: {} {reason}; connections go over the kernel", name.display()));

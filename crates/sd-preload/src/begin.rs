@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! kernel: exec --tracer maps the library--> sd_start: this --> the program's own entry
+//!         exec of the library's file ---------^  which maps the program first (`load`)
 //! ```
 //!
 //! What the program finds is what the kernel has left for it: the stack, the registers, the memory. Besides there are the library, a stack of the
 //! library's for each thread that calls it, and the islands ([`crate::sites`]). GS is the library's: no program that is led here uses it. Where
 //! the program cannot be led, nothing is.
 
+use crate::load;
 use core::ffi::{c_char, c_int};
 use libc::{Elf64_Ehdr, Elf64_Phdr};
 use sd_socket::calls;
@@ -20,25 +22,48 @@ sd_sys::library_entry!(start);
 ///
 /// # Safety
 /// Called once, by `sd_start`: the tracer's process id, the stack pointer that the kernel gave to the program, and the page with the tracer's
-/// instructions, which have been executed.
+/// instructions, which have been executed. Or 0, and the stack pointer of the library's file, which was executed for a program.
 unsafe extern "C" fn start(tracer: c_int, stack: *const usize, page: usize) -> usize {
+    let mut loaded = None;
+    if tracer == 0 {
+        // SAFETY: by contract.
+        loaded = Some(unsafe { load::load(stack) });
+    } else {
+        reap(tracer);
+        give_back(page);
+    }
     // SAFETY: by contract.
     let start = unsafe { Start::of(stack) };
-    reap(tracer);
-    give_back(page);
-    // Words of the thread's come first: all the rest uses them.
-    if is_possible(&start) && crate::sites::begin_own() {
-        freestanding::set_start(&start);
-        // SAFETY: the kernel's own library; and by contract.
-        unsafe {
-            freestanding::set_clock(clock(&start).unwrap_or(0));
-            if sd_sys::heap::leave_libc() && crate::sites::lead(&start) {
-                calls::start(start.environment, own_path(&start));
-            }
-        }
+    // SAFETY: by contract.
+    let is_led = unsafe { lead(&start) };
+    match loaded {
+        Some(loaded) if is_led => loaded.keep(),
+        Some(loaded) => loaded.execute(),
+        None => {}
     }
     // SAFETY: by contract.
     unsafe { next_instruction(&start) }
+}
+
+/// Brings the library to work, and leads the program's calls to it; whether that was done.
+///
+/// # Safety
+/// What the kernel has left.
+unsafe fn lead(start: &Start) -> bool {
+    // Words of the thread's come first: all the rest uses them.
+    if !is_possible(start) || !crate::sites::begin_own() {
+        return false;
+    }
+    freestanding::set_start(start);
+    // SAFETY: the kernel's own library; and by contract.
+    unsafe {
+        freestanding::set_clock(clock(start).unwrap_or(0));
+        let is_led = sd_sys::heap::leave_libc() && crate::sites::lead(start);
+        if is_led {
+            calls::start(start.environment, own_path(start));
+        }
+        is_led
+    }
 }
 
 /// Where the kernel would have begun: in the program, or in its dynamic linker.

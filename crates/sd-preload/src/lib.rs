@@ -40,6 +40,8 @@ mod body;
 #[macro_use]
 mod edge;
 mod file_layout;
+#[cfg(sd_freestanding)]
+mod load;
 mod next;
 #[cfg(not(sd_freestanding))]
 mod sanitizer;

@@ -282,19 +282,19 @@ hooks! {
     daemon (no_chdir: c_int, no_close: c_int) -> c_int
         { lazy; any process::daemon(no_chdir, no_close) }
     execve (path: Path, argv: Argv, environment: Argv) -> c_int
-        { SYS_execve; does exec::with(exec::at(path), environment, |with| real::execve(path, argv, with)) }
+        { SYS_execve; does exec::with(exec::at(path), (argv, environment), |with| real::execve(path, argv, with)) }
     execveat (dir_fd: c_int, path: Path, argv: Argv, environment: Argv, flags: c_int) -> c_int
-        { SYS_execveat; does exec::with(exec::Program::At { dir: dir_fd, path, flags }, environment,
+        { SYS_execveat; does exec::with(exec::Program::At { dir: dir_fd, path, flags }, (argv, environment),
           |with| real::execveat(dir_fd, path, argv, with, flags)) }
     fexecve (fd: c_int, argv: Argv, environment: Argv) -> c_int
-        { lazy; does exec::with(exec::of_fd(fd), environment, |with| real::fexecve(fd, argv, with)) }
+        { lazy; does exec::with(exec::of_fd(fd), (argv, environment), |with| real::fexecve(fd, argv, with)) }
     execv (path: Path, argv: Argv) -> c_int
-        { lazy; does exec::with(exec::at(path), exec::environment(), |with| real::execve(path, argv, with)) }
+        { lazy; does exec::with(exec::at(path), (argv, exec::environment()), |with| real::execve(path, argv, with)) }
     execvp (file: Path, argv: Argv) -> c_int
-        { lazy; does exec::with(exec::Program::Searched { file }, exec::environment(),
+        { lazy; does exec::with(exec::Program::Searched { file }, (argv, exec::environment()),
           |with| real::execvpe(file, argv, with)) }
     execvpe (file: Path, argv: Argv, environment: Argv) -> c_int
-        { lazy; does exec::with(exec::Program::Searched { file }, environment,
+        { lazy; does exec::with(exec::Program::Searched { file }, (argv, environment),
           |with| real::execvpe(file, argv, with)) }
 
     // Programs started inside libc.

@@ -414,6 +414,11 @@ pub fn fork_late() {
     fork::late();
 }
 
+/// A descriptor of the library's: moved to where the program does not find or close it. Its number.
+pub fn hide(fd: c_int) -> c_int {
+    crate::fd::hidden::Hidden::of(sd_sys::fd::Owned::new(fd)).into_raw()
+}
+
 /// Before execve and friends. If they return, [`exec_failed`] follows.
 pub unsafe fn exec_prepare(program: exec::Program, environment: *const *const c_char) -> exec::Prepared {
     // SAFETY: see the module.

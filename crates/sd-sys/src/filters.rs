@@ -144,9 +144,12 @@ pub fn let_us_work() -> bool {
     }
 }
 
-/// Whether there are none at all; nothing is noted.
-pub fn are_none() -> bool {
-    ANSWER.load(Ordering::Relaxed) == UNKNOWN && are_there() == Some(false)
+/// The same, for who has borrowed his memory: nothing is noted.
+pub fn would_let_us_work() -> bool {
+    match ANSWER.load(Ordering::Relaxed) {
+        UNKNOWN => are_there().is_some_and(|are_there| !are_there || child_survives()),
+        answer => answer == YES,
+    }
 }
 
 /// The image before this one, of the same process, has found out that it can.

@@ -36,6 +36,7 @@ mod mixed;
 mod mixed_tools;
 mod monitor;
 mod netperf;
+mod no_ptrace;
 mod own_calls;
 mod peers;
 mod postgres;
@@ -171,6 +172,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     mixed::SCENARIOS,
     mixed_tools::SCENARIOS,
     own_calls::SCENARIOS,
+    no_ptrace::SCENARIOS,
     statics::SCENARIOS,
 ];
 

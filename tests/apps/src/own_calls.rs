@@ -39,7 +39,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 ];
 
 const LIMIT: Duration = Duration::from_secs(20);
-const OPTIONS: &[&str] = &["-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--build-id=none"];
+pub(super) const OPTIONS: &[&str] =
+    &["-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--build-id=none"];
 /// A dynamic linker that loads nothing for the program; instructions come first, as Go's linker lays it out.
 const LINKED: &[&str] = &["-pie", "-fPIE", "-Wl,-z,noseparate-code"];
 /// By posix_spawn(3), which no exec of the parent's is behind.
@@ -47,7 +48,8 @@ const SPAWN: &str = "import os, sys; child = os.posix_spawn(sys.argv[1], sys.arg
      sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))";
 
 /// By what it is executed: execvp(3), a shell (vfork), posix_spawn(3).
-const WAYS: [&[&str]; 3] = [&["env"], &["sh", "-c", "\"$@\"; exit $?", "sh"], &["python3", "-c", SPAWN]];
+pub(super) const WAYS: [&[&str]; 3] =
+    [&["env"], &["sh", "-c", "\"$@\"; exit $?", "sh"], &["python3", "-c", SPAWN]];
 
 fn own_calls(lab: &mut Lab, options: &[&str]) -> Result<()> {
     let options = [OPTIONS, options].concat();
@@ -70,7 +72,7 @@ fn said(lab: &Lab, way: &[&str], words: &[&str]) -> Result<String> {
     Ok(Proc::start(&mut command, "program", lab.path())?.wait(LIMIT)?.ok()?.text())
 }
 
-fn compile_musl(lab: &Lab, text: &str, options: &[&str]) -> Result<PathBuf> {
+pub(super) fn compile_musl(lab: &Lab, text: &str, options: &[&str]) -> Result<PathBuf> {
     let (source, program) = (lab.path().join("musl.c"), lab.path().join("musl"));
     std::fs::write(&source, text)?;
     let mut command = Command::new("musl-gcc");
@@ -125,7 +127,7 @@ fn unbegun_inherits(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-const PROGRAM: &str = include_str!("../c/program.c");
+pub(super) const PROGRAM: &str = include_str!("../c/program.c");
 
 /// One that is a server and its client, executed in each way.
 fn program(lab: &Lab, program: &Path) -> Result<()> {

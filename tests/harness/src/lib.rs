@@ -32,6 +32,7 @@ pub mod postgres;
 pub mod process;
 pub mod procfs;
 pub mod product;
+pub mod refusal;
 pub mod report;
 pub mod rootfs;
 pub mod scratch;

@@ -10,7 +10,7 @@ const FILES: [(&str, &str); 11] = [
     ("-rwxr-xr-x", "./usr/bin/sd"),
     ("-rwxr-xr-x", "./usr/bin/sd-bench"),
     ("-rw-r--r--", "./usr/lib/socksdirect/libsd.so"),
-    ("-rw-r--r--", "./usr/lib/socksdirect/libsd-freestanding.so"),
+    ("-rwxr-xr-x", "./usr/lib/socksdirect/libsd-freestanding.so"),
     ("-rw-r--r--", "./usr/lib/systemd/system/socksdirect.socket"),
     ("-rw-r--r--", "./usr/lib/systemd/system/socksdirect.service"),
     ("-rw-r--r--", "./usr/lib/systemd/system/sd-run@.service"),

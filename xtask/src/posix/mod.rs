@@ -36,7 +36,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use suite::Suite;
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --static | --static-glibc | --aarch64] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--between] [--musl | --static | --static-glibc | --aarch64] [--no-ptrace] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -237,6 +237,7 @@ impl Options {
                     options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
+                "--no-ptrace" => harness::refusal::live_without_ptrace()?,
                 "--lost-ppm" => options.lost_ppm = value()?.parse()?,
                 "--seed" => options.seed = value()?.parse()?,
                 "--list" => options.list = true,

@@ -27,21 +27,25 @@ pub(crate) fn environment() -> Environment {
     unsafe { environ }
 }
 
-/// Executes `program` by `real`, with the environment it is given; it only returns when that fails.
+/// Executes `program` by `real`, with the environment it is given, or the library for it; it only returns when that fails.
 ///
 /// # Safety
 /// libc's contract for the arguments.
 pub(crate) unsafe fn with(
     program: Program,
-    environment: Environment,
+    (arguments, environment): (*const *const c_char, Environment),
     real: impl FnOnce(Environment) -> c_int,
 ) -> c_int {
     // SAFETY: libc's contract.
     let prepared = unsafe { calls::exec_prepare(program, environment) };
     let mut room = Variables::new();
     // SAFETY: libc's contract.
-    let result = real(unsafe { prepared.environment(program, environment, &mut room) });
-    let errno = last_errno();
+    let environment = unsafe { prepared.environment(program, environment, &mut room) };
+    // SAFETY: libc's contract.
+    let (result, errno) = match unsafe { prepared.execute(arguments, environment) } {
+        Some(errno) => (-1, errno),
+        None => (real(environment), last_errno()),
+    };
     calls::exec_failed(prepared);
     // SAFETY: libc gives the address of this thread's errno, which is the real function's.
     unsafe { *libc::__errno_location() = errno.0 };

@@ -41,6 +41,13 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
 /// # Safety
 /// The caller's contract with the kernel about this system call.
 pub(crate) unsafe fn by_instruction(nr: c_long, args: Args) -> isize {
+    #[cfg(sd_freestanding)]
+    if crate::load::is_loaded()
+        && let Some(args) = crate::load::led_to_own_file(nr, &args)
+    {
+        // SAFETY: the caller's contract.
+        return or_errno(unsafe { syscall(nr, args) });
+    }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall(nr, args) })
 }

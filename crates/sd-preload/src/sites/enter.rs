@@ -8,6 +8,9 @@ use crate::body::handlers;
 use crate::body::{clone, raw};
 use crate::{edge, table};
 use core::ffi::c_long;
+use core::sync::atomic::AtomicU8;
+#[cfg(sd_freestanding)]
+use core::sync::atomic::Ordering;
 use sd_attach::sites::Kind;
 use sd_socket::{DESCRIPTORS, DESCRIPTORS_LEN};
 #[cfg(sd_freestanding)]
@@ -47,7 +50,7 @@ pub(super) fn words_of_any() -> super::moved::Words {
 /// As [`PASSES`]; but the library has a part in handlers of signals, in the end of a thread, and in what glibc's setuid(2) and posix_spawn(3) do.
 #[cfg(sd_freestanding)]
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
-static PASSES_OF_ANY: [u8; NUMBERS] = {
+static PASSES_OF_ANY: Passes = Passes::new({
     let mut passes = PASSING_NUMBERS;
     passes[libc::SYS_rt_sigaction as usize] = 0;
     passes[libc::SYS_exit as usize] = ENDS;
@@ -55,11 +58,31 @@ static PASSES_OF_ANY: [u8; NUMBERS] = {
     passes[libc::SYS_tgkill as usize] = 0;
     passes[libc::SYS_arch_prctl as usize] = 0;
     passes
-};
+});
 
 /// System calls that no hook is for, and that programs make often, or that must be made by the caller itself: these are not
 /// looked at; nor are calls on descriptors that are nobody's. Others that no hook is for are only slower.
-static PASSES: [u8; NUMBERS] = PASSING_NUMBERS;
+static PASSES: Passes = Passes::new(PASSING_NUMBERS);
+
+/// What the entries read, a byte for each number.
+#[repr(transparent)]
+struct Passes([AtomicU8; NUMBERS]);
+
+impl Passes {
+    const fn new(bytes: [u8; NUMBERS]) -> Passes {
+        // SAFETY: an atomic is a byte like any other.
+        Passes(unsafe { core::mem::transmute::<[u8; NUMBERS], [AtomicU8; NUMBERS]>(bytes) })
+    }
+}
+
+/// Before the program begins: these calls are looked at, too.
+#[cfg(sd_freestanding)]
+pub(crate) fn look_at(numbers: impl Iterator<Item = c_long>) {
+    for number in numbers {
+        let bytes = [&PASSES, &PASSES_OF_ANY].map(|passes| passes.0.get(number as usize));
+        bytes.into_iter().flatten().for_each(|byte| byte.store(0, Ordering::Relaxed));
+    }
+}
 
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
 const PASSING_NUMBERS: [u8; NUMBERS] = {

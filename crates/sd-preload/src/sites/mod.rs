@@ -79,4 +79,6 @@ pub(crate) unsafe fn lead(start: &sd_sys::freestanding::Start) -> bool {
 }
 
 #[cfg(sd_freestanding)]
+pub(crate) use enter::look_at;
+#[cfg(sd_freestanding)]
 pub(crate) use threads::begin_own;

@@ -138,7 +138,7 @@ pub(crate) fn may_work() -> bool {
 pub(crate) fn may_accompany() -> bool {
     let is_let = match super::borrowed::is_borrowed() {
         false => sd_sys::filters::let_us_work,
-        true => sd_sys::filters::are_none,
+        true => sd_sys::filters::would_let_us_work,
     };
     PLACE.load(Ordering::Acquire) != NOWHERE && is_let()
 }

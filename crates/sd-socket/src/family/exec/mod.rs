@@ -28,10 +28,9 @@ use core::ffi::c_char;
 use core::sync::atomic::Ordering;
 use image::Image;
 pub use quiet::Variables;
-use sd_attach::Tracer;
 use sd_shm::slab::{Endpoint, State};
-use target::Answer;
 pub use target::Program;
+use target::{Answer, Company};
 
 /// Connections, at most, that an exec bridges beside those on the standard numbers.
 const BRIDGES_MAX: usize = 8;
@@ -40,12 +39,11 @@ const BRIDGES_MAX: usize = 8;
 pub struct Prepared {
     image: Option<Image>,
     environment: Option<Completed>,
-    /// Brings the library into a program without libc.
-    tracer: Option<Tracer>,
+    company: Option<Company>,
 }
 
 impl Prepared {
-    const NOTHING: Prepared = Prepared { image: None, environment: None, tracer: None };
+    const NOTHING: Prepared = Prepared { image: None, environment: None, company: None };
 
     /// The environment to execute `program` with, where `given` is the caller's choice; it may be in `room`.
     ///
@@ -64,6 +62,19 @@ impl Prepared {
             (None, None) => unsafe { quiet::environment(program, given, room) },
         }
     }
+
+    /// Executes the program, where another file is to be executed for it than the caller names: the errno, as it returns only when that failed.
+    ///
+    /// # Safety
+    /// As for execve(2).
+    pub unsafe fn execute(
+        &self,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> Option<sd_sys::Errno> {
+        // SAFETY: by contract.
+        self.company.as_ref().and_then(|company| unsafe { company.execute(arguments, environment) })
+    }
 }
 
 /// Before exec of `program` with `environment`.
@@ -72,10 +83,10 @@ impl Prepared {
 /// The program's strings and the environment are what execve(2) wants.
 pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char) -> Prepared {
     // SAFETY: by contract.
-    let tracer = unsafe { target::accompany(program, environment) };
+    let company = unsafe { target::accompany(program, environment) };
     // SAFETY: by contract.
-    let prepared = unsafe { prepare_sockets(program, environment, tracer.is_some()) };
-    Prepared { tracer, ..prepared }
+    let prepared = unsafe { prepare_sockets(program, environment, company.is_some()) };
+    Prepared { company, ..prepared }
 }
 
 /// Whether the library is brought into `program` by who executes it, so that this must be one that has it.
@@ -84,7 +95,7 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
 /// As for [`prepare`].
 pub(crate) unsafe fn is_accompanied(program: Program, environment: *const *const c_char) -> bool {
     // SAFETY: by contract.
-    unsafe { target::wants_tracer(program, environment) }
+    unsafe { target::wants_company(program, environment) }.is_some()
 }
 
 /// # Safety
@@ -135,7 +146,7 @@ unsafe fn prepare_sockets(
     if image.is_none() && !crate::monitor::client::end_is_seen() {
         let_go();
     }
-    Prepared { environment: completed.filter(|_| image.is_some()), image, tracer: None }
+    Prepared { environment: completed.filter(|_| image.is_some()), image, company: None }
 }
 
 /// The exec has failed.
@@ -143,8 +154,8 @@ pub(crate) fn failed(prepared: Prepared) {
     if let Some(image) = prepared.image {
         image.undo();
     }
-    if let Some(tracer) = prepared.tracer {
-        tracer.dismiss();
+    if let Some(company) = prepared.company {
+        company.dismiss();
     }
 }
 

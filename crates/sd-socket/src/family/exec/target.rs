@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use sd_attach::dynamic::{self, Linked, Linker};
 use sd_attach::elf::read_at;
+use sd_attach::loader::Loader;
 use sd_attach::{Tracer, script};
 use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
@@ -41,38 +42,74 @@ pub(super) enum Answer {
     NotLoaded,
 }
 
+/// Brings the library into a program without libc.
+pub(super) enum Company {
+    /// It waits for the exec.
+    Tracer(Tracer),
+    /// The library's file is executed instead.
+    Loader(Loader),
+}
+
+impl Company {
+    /// Executes the program, if that is to be done otherwise than the caller would: the errno, as it returns only when that failed.
+    ///
+    /// # Safety
+    /// As for execve(2).
+    pub(super) unsafe fn execute(
+        &self,
+        arguments: *const *const c_char,
+        environment: Environment,
+    ) -> Option<sd_sys::Errno> {
+        let Company::Loader(loader) = self else { return None };
+        let mut room = [0u8; PATH_MAX];
+        // SAFETY: by contract.
+        freestanding(&mut room).map(|library| unsafe { loader.execute(library, arguments, environment) })
+    }
+
+    /// The exec has failed.
+    pub(super) fn dismiss(self) {
+        match self {
+            Company::Tracer(tracer) => tracer.dismiss(),
+            Company::Loader(_) => {}
+        }
+    }
+}
+
 /// Has the library brought into the program, where no dynamic linker would load the one with libc: one without libc, in whose environment
 /// the library is named. Such a program is none that gives rights.
 ///
 /// # Safety
 /// As for execve(2).
-pub(super) unsafe fn accompany(program: Program, environment: Environment) -> Option<Tracer> {
+pub(super) unsafe fn accompany(program: Program, environment: Environment) -> Option<Company> {
     // SAFETY: by contract.
-    if !unsafe { wants_tracer(program, environment) } {
-        return None;
-    }
+    let found = unsafe { wants_company(program, environment) }?;
     let mut room = [0u8; PATH_MAX];
-    sd_attach::accompany(freestanding(&mut room)?).ok()
+    let library = freestanding(&mut room)?;
+    match sd_attach::accompany(library) {
+        Ok(tracer) => Some(Company::Tracer(tracer)),
+        Err(_) if found.is_script => None,
+        Err(_) => Loader::of(found.file.raw(), library).ok().map(Company::Loader),
+    }
 }
 
-/// Whether the program is one for [`accompany`]. Memory may be borrowed, and the stack that of a handler, as for `quiet`.
+/// Whether the program is one for [`accompany`]: what is executed for it. Memory may be borrowed, and the stack that of a handler, as for `quiet`.
 ///
 /// # Safety
 /// As for execve(2).
-pub(super) unsafe fn wants_tracer(program: Program, environment: Environment) -> bool {
+pub(super) unsafe fn wants_company(program: Program, environment: Environment) -> Option<Executed> {
     if own_path().is_none() || sd_sys::confine::is_on() {
-        return false;
+        return None;
     }
     // SAFETY: by contract.
     unsafe {
-        let Some(Some(fd)) = open(program) else { return false };
-        let Some(fd) = executed(fd) else { return false };
+        let found = executed(open(program)??)?;
         // The rest is asked about few programs; a filter may kill for what is to come.
-        sd_attach::program::without_libc(fd.raw()).is_some()
+        let is_one = sd_attach::program::without_libc(found.file.raw()).is_some()
             && crate::process::env::may_accompany()
             && is_preloaded(environment)
             && has_plain_ids()
-            && keeps_ids(fd.raw())
+            && keeps_ids(found.file.raw());
+        is_one.then_some(found)
     }
 }
 
@@ -89,7 +126,7 @@ fn freestanding(room: &mut [u8; PATH_MAX]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(room).ok()
 }
 
-/// `None` when there is no such program. `accompanied`: [`accompany`] has given a tracer for it.
+/// `None` when there is no such program. `accompanied`: [`accompany`] brings the library into it.
 ///
 /// # Safety
 /// As for execve(2).
@@ -102,7 +139,8 @@ pub(super) unsafe fn loads_us(
     unsafe {
         let Some(fd) = open(program)? else { return Some(Answer::NotLoaded) };
         if accompanied {
-            let is_led = executed(fd).is_some_and(|fd| sd_attach::program::can_be_led(fd.raw()).is_ok());
+            let is_led =
+                executed(fd).is_some_and(|found| sd_attach::program::can_be_led(found.file.raw()).is_ok());
             return Some(if is_led { Answer::Loaded } else { Answer::NotLoaded });
         }
         let named = is_preloaded(environment);
@@ -204,16 +242,23 @@ fn has_plain_ids() -> bool {
     }
 }
 
-/// What is executed, of a file that is: itself, or the interpreter of a script. Allocates nothing.
-fn executed(mut fd: Owned) -> Option<Owned> {
-    for _ in 0..script::NESTED_MAX {
+/// What is executed, of a file that is.
+pub(super) struct Executed {
+    file: Owned,
+    /// The interpreter of a script, else the file itself.
+    is_script: bool,
+}
+
+/// See [`Executed`]. Allocates nothing.
+fn executed(mut file: Owned) -> Option<Executed> {
+    for nested in 0..script::NESTED_MAX {
         let mut start = [0u8; script::LEN];
-        let len = read_at(fd.raw(), &mut start, 0)?;
+        let len = read_at(file.raw(), &mut start, 0)?;
         let start = start.get(..len)?;
         if !script::is_script(start) {
-            return Some(fd);
+            return Some(Executed { file, is_script: nested > 0 });
         }
-        fd = interpreter(start)?;
+        file = interpreter(start)?;
     }
     None
 }
@@ -230,7 +275,9 @@ fn interpreter(start: &[u8]) -> Option<Owned> {
 /// Whether the file, or the interpreter that a script names, is a program for a linker that loads us, and lets us begin. One that needs no
 /// library, not even libc, makes its system calls itself, though the linker loads us into it: a Go program without cgo.
 fn is_for_us(fd: Owned) -> bool {
-    let Some(fd) = executed(fd).filter(|fd| keeps_ids(fd.raw())) else { return false };
+    let Some(fd) = executed(fd).map(|found| found.file).filter(|fd| keeps_ids(fd.raw())) else {
+        return false;
+    };
     let mut window = [0; size_of::<dynamic::Window>()];
     let Some(found) = Linked::of(fd.raw(), &mut window) else { return false };
     // Musl's stdio would ask the kernel for the bytes of a socket of ours.

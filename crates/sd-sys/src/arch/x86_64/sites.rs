@@ -297,6 +297,11 @@ macro_rules! library_entry {
             "mov rbx, rsp",
             "mov r12, rdi",
             "mov r13, rcx",
+            // Executed itself: nobody has said where it is.
+            "test rdi, rdi",
+            "jnz 1f",
+            "lea rsi, [rip + __ehdr_start]",
+            "1:",
             "lea rax, [rip + _DYNAMIC]",
             "xor ecx, ecx",
             "xor edx, edx",

@@ -270,7 +270,7 @@ pub unsafe fn epoll_wait(
     mut timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
-    // Once, but for a process that is asked to detach.
+    // Once, but for a process that is asked to detach, and where another thread closes the number.
     loop {
         let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
         let instance = instance.epoll();
@@ -283,8 +283,9 @@ pub unsafe fn epoll_wait(
         }
         // SAFETY: see the module.
         let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
-        match epoll::wait(instance, out, timeout_ns, mask) {
+        match epoll::wait((instance, epfd), out, timeout_ns, mask) {
             Ok(count) => return Outcome::Done(count as c_int),
+            Err(epoll::CLOSED) => {}
             Err(errno) if errno != epoll::AT_EDGE => return Outcome::Errno(errno),
             Err(_) => match at_edge(epfd, out) {
                 Edge::Again(left_ns) => timeout_ns = left_ns,

@@ -21,9 +21,15 @@ pub(crate) struct User {
 }
 
 impl User {
-    pub(crate) fn enter(epoll: &'static Epoll) -> User {
-        epoll.references.fetch_add(1, Ordering::SeqCst);
-        User { epoll, pid: PROCESS.pid.load(Ordering::Relaxed) }
+    /// `None`: another thread has just closed that number. What it leads to now is to be asked again.
+    pub(crate) fn enter(epoll: &'static Epoll, fd: i32) -> Option<User> {
+        // Without references it is free, or about to be.
+        let one_more = |references: u32| (references != 0).then(|| references + 1);
+        epoll.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        let user = User { epoll, pid: PROCESS.pid.load(Ordering::Relaxed) };
+        // It may have become another instance's meanwhile.
+        let leads_there = matches!(table::get(fd), Entry::Epoll(e) if core::ptr::eq(e.epoll(), epoll));
+        leads_there.then_some(user)
     }
 }
 
@@ -348,5 +354,33 @@ fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
         {
             collect::has_edge(item, &mut known.arrived);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn nobody_enters_what_another_thread_has_closed() {
+        assert!(table::init());
+        let [first, second] = [0; 2].map(|_| sd_sys::fd::eventfd(0).expect("a number"));
+        let epoll = fresh();
+        epoll.references.store(1, Ordering::Relaxed);
+        assert!(table::set_epoll(first.raw(), epoll.instance()));
+        drop(User::enter(epoll, first.raw()).expect("it is open"));
+        assert_eq!(epoll.references.load(Ordering::Relaxed), 1);
+        // Closed, and the record is on its way to the free ones.
+        table::clear(first.raw());
+        epoll.references.store(0, Ordering::Relaxed);
+        assert!(User::enter(epoll, first.raw()).is_none());
+        assert_eq!(epoll.references.load(Ordering::Relaxed), 0, "it would be freed a second time");
+        // It has become another instance's.
+        assert!(table::set_epoll(second.raw(), epoll.instance()));
+        epoll.references.store(1, Ordering::Relaxed);
+        assert!(User::enter(epoll, first.raw()).is_none() && User::enter(epoll, second.raw()).is_some());
+        assert_eq!(epoll.references.load(Ordering::Relaxed), 1);
+        table::clear(second.raw());
     }
 }

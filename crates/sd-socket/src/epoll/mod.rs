@@ -73,7 +73,7 @@ pub(crate) use life::{
 };
 pub(crate) use listed::{changed, forked as forget_lists};
 pub(crate) use roads::{moved, registrations};
-pub(crate) use waiting::{AT_EDGE, wait};
+pub(crate) use waiting::{AT_EDGE, CLOSED, wait};
 pub(crate) use watch::{
     Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, look_again,
     no_space, peer_event, readable_event, room_event, state_event, to_kernel,

@@ -36,9 +36,12 @@ impl Drop for Waiter {
 /// No errno: the wait is to be begun again with [`detaching::resumed`], at an edge of which something is to be done first.
 pub(crate) const AT_EDGE: Errno = Errno(i32::MIN);
 
-/// See epoll_wait(2). `Err` is errno.
+/// No errno: another thread has closed the number, and what it leads to now is to be asked again.
+pub(crate) const CLOSED: Errno = Errno(i32::MIN + 1);
+
+/// See epoll_wait(2), of the instance behind a number. `Err` is errno.
 pub(crate) fn wait(
-    epoll: &'static Epoll,
+    (epoll, epfd): (&'static Epoll, i32),
     out: &mut [epoll_event],
     mut timeout_ns: Option<u64>,
     mask: *const sigset_t,
@@ -48,7 +51,7 @@ pub(crate) fn wait(
     {
         return done;
     }
-    let _user = User::enter(epoll);
+    let Some(_user) = User::enter(epoll, epfd) else { return Err(CLOSED) };
     if is_kernels(epoll)
         && let Some(done) = first_try(&mut timeout_ns, |left| wait_in_kernel(epoll, out, left, mask))
     {

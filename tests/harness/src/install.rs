@@ -86,6 +86,7 @@ const EXTRA: &[Package] = &[
     package("libtcmalloc-minimal4", &["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"]),
     package("libfaketime", &["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"]),
     package("busybox-static", &["busybox"]),
+    package("bzip2", &["bzip2"]),
     // Packages and containers.
     package("buildah", &["buildah"]),
     package("crun", &["crun"]),

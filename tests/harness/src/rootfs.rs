@@ -17,7 +17,8 @@ pub fn add(root: &Path, file: &Path, at: &str) -> Result<()> {
     Ok(())
 }
 
-fn copy(root: &Path, file: &Path, at: &str) -> Result<()> {
+/// Copies a file alone to a place in a root directory.
+pub fn copy(root: &Path, file: &Path, at: &str) -> Result<()> {
     let to = root.join(at);
     std::fs::create_dir_all(to.parent().unwrap_or(root))?;
     std::fs::copy(file, to).map_err(|error| format!("{}: {error}", file.display()))?;

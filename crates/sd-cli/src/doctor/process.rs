@@ -32,6 +32,7 @@ pub(super) fn checks(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
         checks.extend(go::led(&root, &maps));
     }
     checks.push(socket(&root));
+    checks.extend(no_proc(&root));
     checks.push(namespace(
         &root,
         "user",
@@ -84,6 +85,18 @@ fn socket(root: &str) -> Check {
         ),
         _ => Check::ok(name, format!("{shown} is the monitor's, in its mount namespace too")),
     }
+}
+
+/// The library asks the kernel by proc(5) what an epoll instance has registered.
+fn no_proc(root: &str) -> Option<Check> {
+    let is_there = std::fs::symlink_metadata(inside(root, "/proc/self".as_ref())).is_ok();
+    (!is_there).then(|| {
+        Check::warn(
+            "proc(5)",
+            "there is no /proc in its root file system: connections in epoll instances are not moved to shared memory",
+            "mount proc(5) there",
+        )
+    })
 }
 
 fn namespace(root: &str, kind: &str, name: &'static str, advice: &str) -> Check {

@@ -149,8 +149,10 @@ pub struct Cold {
     /// Since when its bytes take the road that they do: CLOCK_MONOTONIC. This and what follows is for people; see
     /// `sd_socket::socket::history`.
     pub road_since_ns: AtomicU64,
-    /// How often that has changed.
-    pub road_changes: AtomicU32,
+    /// How often that has changed; no more is counted than there is room for.
+    pub road_changes: AtomicU16,
+    /// The ordinal of the connection of the kernel's that the endpoint is for, modulo 2^16; not for people: see `sd_socket::setup::counted`.
+    pub road_use: AtomicU16,
     /// [`crate::slab::Moved`].
     pub road_moved: AtomicU16,
     /// [`crate::slab::Awaits`].
@@ -208,7 +210,8 @@ impl Cold {
             looked_at_ms: AtomicU32::new(0),
             pause_ms: AtomicU32::new(0),
             road_since_ns: AtomicU64::new(0),
-            road_changes: AtomicU32::new(0),
+            road_changes: AtomicU16::new(0),
+            road_use: AtomicU16::new(0),
             road_moved: AtomicU16::new(0),
             road_awaits: AtomicU16::new(0),
             closer: AtomicU32::new(0),
@@ -217,7 +220,7 @@ impl Cold {
         }
     }
 
-    /// As good as new, but for the addresses.
+    /// As good as new, but for the addresses and `road_use`.
     pub fn reset(&self) {
         for word in [&self.rx_timeout_ns, &self.tx_timeout_ns, &self.urgent_read, &self.road_since_ns] {
             word.store(0, Ordering::Relaxed);
@@ -226,10 +229,10 @@ impl Cold {
         for word in words.into_iter().chain([&self.closer, &self.stream_read]) {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms, &self.road_changes] {
+        for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms] {
             word.store(0, Ordering::Relaxed);
         }
-        let short = [&self.signal, &self.road_moved, &self.road_awaits];
+        let short = [&self.signal, &self.road_changes, &self.road_moved, &self.road_awaits];
         self.opts.iter().chain(short).for_each(|option| option.store(0, Ordering::Relaxed));
     }
 

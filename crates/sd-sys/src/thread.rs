@@ -8,6 +8,9 @@ use crate::fd;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+/// Of a poll on two descriptors, and of a call of a handler in it.
+const COUNTS: usize = 3;
+
 /// The words of a thread.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -38,6 +41,9 @@ pub struct Block {
     /// Where it is itself.
     #[cfg(sd_freestanding)]
     own: AtomicPtr<Block>,
+    /// Calls of the kernel's that it is in and that are counted: what counts each, and on which descriptor it is, plus one.
+    counts: [AtomicU64; COUNTS],
+    counted: [AtomicI32; COUNTS],
     /// What there is instead of libc's errno.
     #[cfg(sd_freestanding)]
     pub(crate) errno: core::cell::UnsafeCell<core::ffi::c_int>,
@@ -60,6 +66,8 @@ impl Block {
             cancel: [const { AtomicBool::new(false) }; 2],
             stack: AtomicPtr::new(core::ptr::null_mut()),
             own: AtomicPtr::new(core::ptr::null_mut()),
+            counts: [const { AtomicU64::new(0) }; COUNTS],
+            counted: [const { AtomicI32::new(0) }; COUNTS],
             errno: core::cell::UnsafeCell::new(0),
         }
     }
@@ -178,6 +186,47 @@ pub fn set_polled([first, second]: [u32; 2]) {
     block().polled.store(u64::from(second) << 32 | u64::from(first), Ordering::Relaxed);
 }
 
+/// The thread begins a call of the kernel's on a descriptor, which `what`, not zero, counts: [`uncount`] finds that. Of more than [`COUNTS`] calls within each
+/// other, by handlers of signals, or left by longjmp, the first is forgotten.
+#[inline]
+pub fn count(fd: i32, what: u64) {
+    let block = block();
+    let is_free = |count: &AtomicU64| count.load(Ordering::Relaxed) == 0;
+    let Some(at) = block.counts.iter().position(is_free) else { return count_instead(fd, what) };
+    if let (Some(count), Some(counted)) = (block.counts.get(at), block.counted.get(at)) {
+        counted.store(fd.wrapping_add(1), Ordering::Relaxed);
+        // The last: a handler that comes before finds the place free, and leaves it so.
+        count.store(what, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn count_instead(fd: i32, what: u64) {
+    let block = block();
+    for at in 1..COUNTS {
+        if let (Some([to, from]), Some([number, next])) =
+            (block.counts.get(at - 1..=at), block.counted.get(at - 1..=at))
+        {
+            number.store(next.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            from.store(0, Ordering::Relaxed);
+        }
+    }
+    count(fd, what);
+}
+
+/// The thread has come back from its call on a descriptor: what counts it, or zero.
+#[inline]
+pub fn uncount(fd: i32) -> u64 {
+    let block = block();
+    let is_it = |(count, counted): &(&AtomicU64, &AtomicI32)| {
+        count.load(Ordering::Relaxed) != 0 && counted.load(Ordering::Relaxed) == fd.wrapping_add(1)
+    };
+    let found = block.counts.iter().zip(&block.counted).rev().find(is_it);
+    found.map_or(0, |(count, _)| count.swap(0, Ordering::Relaxed))
+}
+
 /// While it is there the thread's call is on a descriptor of the program's, which that does not close meanwhile: [`called`].
 #[derive(Debug)]
 pub struct Called {
@@ -272,6 +321,21 @@ pub fn set_stack(top: *mut u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_is_found_by_its_descriptor() {
+        assert_eq!(uncount(0), 0);
+        count(0, 10);
+        count(5, 15);
+        // A handler, on the same descriptor, which leads elsewhere by now.
+        count(5, 25);
+        assert_eq!([uncount(5), uncount(0), uncount(5), uncount(5)], [25, 10, 15, 0]);
+        // Some that never returned.
+        (1..=COUNTS as i32 + 1).for_each(|fd| count(fd, fd as u64));
+        assert_eq!((uncount(1), uncount(COUNTS as i32 + 1)), (0, COUNTS as u64 + 1));
+        count(9, 9);
+        assert_eq!([9, 2, 3].map(uncount), [9, 2, 3]);
+    }
 
     #[test]
     fn a_call_within_a_call_is_on_its_own_descriptor() {

@@ -358,6 +358,7 @@ fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -365,11 +366,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn nobody_enters_what_another_thread_has_closed() {
         assert!(table::init());
-        let [first, second] = [0; 2].map(|_| sd_sys::fd::eventfd(0).expect("a number"));
+        let [first, second] = [0; 2].map(|_| sd_sys::fd::eventfd(0).unwrap());
         let epoll = fresh();
         epoll.references.store(1, Ordering::Relaxed);
         assert!(table::set_epoll(first.raw(), epoll.instance()));
-        drop(User::enter(epoll, first.raw()).expect("it is open"));
+        drop(User::enter(epoll, first.raw()).unwrap());
         assert_eq!(epoll.references.load(Ordering::Relaxed), 1);
         // Closed, and the record is on its way to the free ones.
         table::clear(first.raw());

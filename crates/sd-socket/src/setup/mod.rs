@@ -22,7 +22,7 @@
 //! | descriptors of channels that the program closed past libc | `restored`; `monitor::client::resume` |
 //! | send and recv without a connection | `unconnected` |
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs`, `shell/parked.rs` |
-//! | connections of the kernel's that go over to shared memory | which: `watched`, `crowd`; how: `promote`, and those that wait for it in `offers`; afterwards: `socket::road` |
+//! | connections of the kernel's that go over to shared memory | which: `watched`, `crowd`; who is in a call on one: `counted`; how: `promote`, and those that wait for it in `offers`; afterwards: `socket::road` |
 //! | and back, when the monitor says so | `demote`; how: `socket::way_back`, `epoll::way_back` |
 //! | all of them, as the process is about to be checkpointed | `detach`; by what they are known afterwards: `began`; the rest: `family::detach` |
 //! | one that a parent has accepted for its child | `inherited` |
@@ -38,6 +38,7 @@ mod before_monitor;
 pub(crate) mod began;
 pub(crate) mod bind;
 pub(crate) mod connect;
+pub(crate) mod counted;
 mod crowd;
 mod demote;
 mod detach;

@@ -5,10 +5,13 @@
 //! ```
 //! The calls themselves are libc's, so that they are cancelled, restarted and interrupted as ever. A thread that is cancelled in one, or
 //! that leaves it by longjmp, counts as inside for ever: then the connection stays the kernel's.
+//!
+//! What a call was counted at the thread keeps until it returns (`counted`).
 
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, detaching, single_threaded};
+use crate::setup::counted::{self, Counted};
 use crate::setup::crowd::{self, CROWD};
 use crate::setup::first::{self, Left};
 use crate::setup::offering::offer;
@@ -49,7 +52,9 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
             cold.pause_ms.store(0, Ordering::Relaxed);
             cold.closer.store(0, Ordering::Relaxed);
             cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
-            cold.road.store(WATCHED | role, Ordering::Release);
+            let which = cold.road_use.load(Ordering::Relaxed).wrapping_add(1);
+            cold.road_use.store(which, Ordering::Release);
+            cold.road.store(WATCHED | role | road::bits_of_use(cold), Ordering::Release);
         });
     }
 }
@@ -96,7 +101,7 @@ pub(crate) fn enters(fd: c_int, flags: c_int) -> bool {
     let now = word.load(Ordering::Acquire);
     // While that is so the number leads to the kernel's: see `watched`.
     let is_open = now & (WATCHED | CLOSED | PROMISED) == WATCHED && flags & ODD == 0;
-    is_open && word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    is_open && Counted::enter(endpoint, now).is_some_and(|counted| counted.keep(fd))
 }
 
 /// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
@@ -110,6 +115,7 @@ fn enter_slowly(fd: c_int, is_odd: bool) -> bool {
         unregistered::stays(fd);
     }
     if unregistered::enter(fd) || first::enter(fd, is_odd) {
+        sd_sys::thread::count(fd, counted::EARLY);
         return false;
     }
     loop {
@@ -128,7 +134,8 @@ fn enter_slowly(fd: c_int, is_odd: bool) -> bool {
             promote::await_open(endpoint);
         } else if now & PROMISED != 0 && now & INSIDE == 0 && promote::attach(endpoint, fd) {
             return true;
-        } else if word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        } else if let Some(counted) = Counted::enter(endpoint, now) {
+            counted.keep(fd);
             return false;
         }
     }
@@ -151,59 +158,31 @@ pub(crate) fn is_to_begin_anew(endpoint: &'static Endpoint, fd: c_int) -> bool {
     endpoint.state_now() == State::Connected || matches!(table::get(fd), Entry::Kernel(_))
 }
 
-/// A call that began before its connection gave the slot back goes on in the kernel's, and is counted there as one of the program's is: nobody offers or
-/// moves the connection meanwhile.
-pub(crate) struct Inside(Option<&'static AtomicU32>);
-
-impl Inside {
-    /// For who has a token of the connection, or is about to wait for it. One that has its slot needs no count. `None`: nobody may enter for a
-    /// moment; who gets that lets go of the token before he waits ([`promote::await_open`]).
-    pub(crate) fn enter(endpoint: &Endpoint) -> Option<Inside> {
-        while endpoint.state_now() == State::Kernel
-            && let Some(word) = word(endpoint)
-        {
-            let now = word.load(Ordering::Acquire);
-            if now & WATCHED == 0 {
-                // Nobody offers it. Or it has just got a slot.
-                break;
-            }
-            if now & CLOSED != 0 {
-                return None;
-            }
-            if word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                return Some(Inside(Some(word)));
-            }
-        }
-        Some(Inside(None))
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.0.inspect(|word| one_less(word));
-    }
-}
-
-fn one_less(word: &AtomicU32) {
-    let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
-    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
-}
-
 /// After a call that [`enter`] has let into the kernel.
 #[inline(never)]
 pub(crate) fn left(fd: c_int, is_message: bool) {
-    let Entry::Kernel(endpoint) = table::get(fd) else { return left_first(fd, is_message) };
-    let cold = cold::of(endpoint);
-    if cold.road.load(Ordering::Relaxed) & WATCHED == 0 {
+    match sd_sys::thread::uncount(fd) {
+        0 => {}
+        counted::EARLY => left_first(fd, is_message),
+        // SAFETY: nothing else is counted.
+        word => left_at(unsafe { Counted::kept(word) }, fd, is_message),
+    }
+}
+
+fn left_at(counted: Counted, fd: c_int, is_message: bool) {
+    let cold = cold::of(counted.endpoint());
+    // It has just got a slot, which nobody does while another is inside; or the number was closed meanwhile.
+    if cold.road.load(Ordering::Relaxed) & WATCHED == 0 || !counted.leave() {
         return;
     }
-    one_less(&cold.road);
     if is_message {
         // Of two threads that count at once one may be forgotten.
         let messages = cold.messages.load(Ordering::Relaxed).wrapping_add(1);
         cold.messages.store(messages, Ordering::Relaxed);
-        if may_be_due(cold, messages) {
-            look(endpoint, cold, messages, fd);
+        let leads_there =
+            || matches!(table::get(fd), Entry::Kernel(e) if core::ptr::eq(e, counted.endpoint()));
+        if may_be_due(cold, messages) && leads_there() {
+            look(counted.endpoint(), cold, messages, fd);
         }
     }
     detaching::at_edge();
@@ -229,8 +208,12 @@ fn left_first(fd: c_int, is_message: bool) {
     match left_it {
         Left::TakenUp(endpoint) => word(endpoint).into_iter().for_each(|word| offer(endpoint, word, fd)),
         // Another thread has taken it up meanwhile, and has counted this one.
-        Left::Other if matches!(table::get(fd), Entry::Kernel(_)) => left(fd, is_message),
-        Left::First | Left::Other => {}
+        Left::Other => {
+            if let Entry::Kernel(endpoint) = table::get(fd) {
+                left_at(Counted::now(endpoint), fd, is_message);
+            }
+        }
+        Left::First => {}
     }
 }
 
@@ -338,6 +321,7 @@ mod tests {
     use super::*;
     use crate::fd::hidden::Hidden;
     use crate::monitor::client::Counts;
+    use crate::setup::counted::Inside;
     use crate::socket::life;
     use sd_proto::Ip;
     use sd_shm::channel::Side;
@@ -400,6 +384,34 @@ mod tests {
         promote::open(second, 0);
         assert!(Inside::enter(second).is_some_and(|inside| inside.0.is_some()));
         assert_eq!(word_of(second) & INSIDE, 0);
+        life::release(second);
+    }
+
+    /// A number is closed while a thread is in a call on it, and leads to another connection when that returns.
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_call_leaves_the_connection_that_it_began_on() {
+        let _alone = register();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (near, first, _far) = connection(&listener);
+        let fd = near.as_raw_fd();
+        assert!(table::set_kernel(fd, first));
+        assert!(!enter(fd, 0));
+        assert_eq!(word_of(first) & INSIDE, 1);
+        table::clear(fd);
+        life::release(first);
+        let (_other, second, _far) = connection(&listener);
+        assert!(core::ptr::eq(first, second), "the endpoint is used again");
+        assert!(table::set_kernel(fd, second));
+        let another = Inside::enter(second).unwrap();
+        left(fd, true);
+        assert_eq!(word_of(second) & INSIDE, 1, "another thread is in a call on it");
+        assert!(!enter(fd, 0));
+        assert_eq!(word_of(second) & INSIDE, 2);
+        left(fd, true);
+        drop(another);
+        assert_eq!(word_of(second) & INSIDE, 0);
+        table::clear(fd);
         life::release(second);
     }
 

@@ -28,7 +28,8 @@ pub(crate) fn awaits(endpoint: &Endpoint, what: Awaits) {
 pub(crate) fn moved(endpoint: &Endpoint, why: Moved) {
     cold::change(endpoint, |cold| {
         cold.road_since_ns.store(sd_sys::time::now_ns(), Ordering::Relaxed);
-        cold.road_changes.fetch_add(1, Ordering::Relaxed);
+        let changes = cold.road_changes.load(Ordering::Relaxed);
+        cold.road_changes.store(changes.saturating_add(1), Ordering::Relaxed);
         cold.road_moved.store(why as u16, Ordering::Relaxed);
         cold.road_awaits.store(Awaits::Nothing as u16, Ordering::Relaxed);
     });

@@ -43,8 +43,16 @@ pub(crate) const OFFERED: u32 = 1 << 24;
 const PROMOTED: u32 = 1 << 20;
 /// It has a slot besides, and the options that keep a silent connection alive are not the program's (`beneath`).
 pub(crate) const KEPT: u32 = 1 << 19;
+/// The lowest bits of [`Cold::road_use`], of a word with [`WATCHED`]: who changes that of one connection does not change another's.
+pub(crate) const USE: u32 = 7 << 16;
 /// So many threads are in calls of the kernel's on it.
 pub(crate) const INSIDE: u32 = 0xffff;
+
+/// See [`USE`].
+#[inline(always)]
+pub(crate) fn bits_of_use(cold: &Cold) -> u32 {
+    u32::from(cold.road_use.load(Ordering::Acquire) & 7) << 16
+}
 
 /// The word, of an endpoint that has one.
 #[inline]
@@ -146,7 +154,8 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, (fd, behind): (i32, 
     cold::change(endpoint, |cold| {
         cold.stream_read.store(read as u32, Ordering::Relaxed);
         cold.messages.store(behind, Ordering::Relaxed);
-        cold.road.store(PROMOTED | KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release);
+        let kept = role & ACTIVE | bits_of_use(cold);
+        cold.road.store(PROMOTED | KERNEL | WATCHED | CLOSED | kept, Ordering::Release);
     });
     rx.lowat.store(0, Ordering::Release);
     // SAFETY: plain integers; nobody uses the halves of a connection that no number leads to yet.

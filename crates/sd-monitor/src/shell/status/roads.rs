@@ -45,7 +45,7 @@ pub(super) fn history(slab: &Slab, endpoint: &Endpoint, by_kernel: bool, promote
     let waits = by_kernel && promotes != Promotes::Nothing && (is_watched || !is_kernels);
     History {
         road_since_ns: Some(since).filter(|since| *since != 0),
-        road_changes: cold.road_changes.load(Ordering::Relaxed),
+        road_changes: cold.road_changes.load(Ordering::Relaxed).into(),
         road_moved: some(Moved::from_u32(cold.road_moved.load(Ordering::Relaxed).into()).text()),
         awaits: some(awaits.text()).filter(|_| waits),
         messages: (is_watched && is_kernels).then(|| cold.messages.load(Ordering::Relaxed)),

@@ -53,8 +53,11 @@ pub(super) enum Company {
 impl Company {
     /// Executes the program, if that is to be done otherwise than the caller would: the errno, as it returns only when that failed.
     ///
+    /// Not part of who calls, whose frame is large already.
+    ///
     /// # Safety
     /// As for execve(2).
+    #[inline(never)]
     pub(super) unsafe fn execute(
         &self,
         arguments: *const *const c_char,

@@ -252,7 +252,6 @@ pub(crate) fn is_loaded() -> bool {
 }
 
 /// The arguments of a call that the program makes, if it names its own file: with that which it was loaded from.
-#[inline(never)]
 pub(crate) fn led_to_own_file(number: c_long, arguments: &[usize; 6]) -> Option<[usize; 6]> {
     let (_, at) = BY_PATH.iter().find(|(by_path, _)| *by_path == number)?;
     if !names_own_file(*arguments.get(*at)?) {

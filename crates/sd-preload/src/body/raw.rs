@@ -43,13 +43,26 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
 pub(crate) unsafe fn by_instruction(nr: c_long, args: Args) -> isize {
     #[cfg(sd_freestanding)]
     if crate::load::is_loaded()
-        && let Some(args) = crate::load::led_to_own_file(nr, &args)
-    {
         // SAFETY: the caller's contract.
-        return or_errno(unsafe { syscall(nr, args) });
+        && let Some(answer) = unsafe { by_own_file(nr, &args) }
+    {
+        return answer;
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall(nr, args) })
+}
+
+/// The answer to a call that names the program's own file, of a program that the library has loaded. Not part of [`by_instruction`], whose frame is below
+/// every call.
+///
+/// # Safety
+/// The caller's contract with the kernel about this system call.
+#[cfg(sd_freestanding)]
+#[inline(never)]
+unsafe fn by_own_file(nr: c_long, args: &Args) -> Option<isize> {
+    let led = crate::load::led_to_own_file(nr, args)?;
+    // SAFETY: the caller's contract.
+    Some(or_errno(unsafe { syscall(nr, led) }))
 }
 
 const FAILED: isize = -1;

@@ -13,7 +13,7 @@ const MUSL: &str = "stream/,message/,cancel/,clone/,exec/,fork/,offspring/,spawn
     privileges/,siblings/other,no_forks/,threads/,others/,descriptor/";
 
 /// Where it matters that there is none: threads, signals, forks, what rights are given up by, and each kind of call once.
-const STATIC: &str = "cancel/,clone/,fork/,offspring/,handlers/,signals/,privileges/,exec/,confine/,threads/,pass/,pair/,poll/,select/,raw/,no_forks/,odd/";
+const STATIC: &str = "stacks/,cancel/,clone/,fork/,offspring/,handlers/,signals/,privileges/,exec/,confine/,threads/,pass/,pair/,poll/,select/,raw/,no_forks/,odd/";
 
 /// Where the library's file is executed for the program: each way to execute one, what is passed on, threads, signals.
 const NO_PTRACE: &str = "exec/,spawn/,fork/,clone/,pair/,stacks/,handlers/";

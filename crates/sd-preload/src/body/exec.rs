@@ -27,10 +27,12 @@ pub(crate) fn environment() -> Environment {
     unsafe { environ }
 }
 
-/// Executes `program` by `real`, with the environment it is given, or the library for it; it only returns when that fails.
+/// Executes `program` by `real`, with the environment it is given, or the library for it; it only returns when that fails. Not part of who calls: its
+/// frame is large, and `raw::ask`'s is below every call of a static program.
 ///
 /// # Safety
 /// libc's contract for the arguments.
+#[inline(never)]
 pub(crate) unsafe fn with(
     program: Program,
     (arguments, environment): (*const *const c_char, Environment),

@@ -18,7 +18,7 @@ use sd_shm::slab::{Endpoint, State};
 #[derive(Clone, Copy)]
 pub(super) struct Counted {
     endpoint: &'static Endpoint,
-    /// [`Cold::road_use`].
+    /// [`sd_shm::slab::Cold::road_use`].
     which: u16,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Inside(pub(super) Option<Counted>);
 
 impl Inside {
     /// For who has a token of the connection, or is about to wait for it. One that has its slot needs no count. `None`: nobody may enter for a
-    /// moment; who gets that lets go of the token before he waits ([`promote::await_open`]).
+    /// moment; who gets that lets go of the token before he waits ([`super::promote::await_open`]).
     pub(crate) fn enter(endpoint: &'static Endpoint) -> Option<Inside> {
         while endpoint.state_now() == State::Kernel
             && let Some(word) = word(endpoint)

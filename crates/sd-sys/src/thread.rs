@@ -186,7 +186,7 @@ pub fn set_polled([first, second]: [u32; 2]) {
     block().polled.store(u64::from(second) << 32 | u64::from(first), Ordering::Relaxed);
 }
 
-/// The thread begins a call of the kernel's on a descriptor, which `what`, not zero, counts: [`uncount`] finds that. Of more than [`COUNTS`] calls within each
+/// The thread begins a call of the kernel's on a descriptor, which `what`, not zero, counts: [`uncount`] finds that. Of more than three calls within each
 /// other, by handlers of signals, or left by longjmp, the first is forgotten.
 #[inline]
 pub fn count(fd: i32, what: u64) {

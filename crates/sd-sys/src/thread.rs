@@ -227,6 +227,11 @@ pub fn uncount(fd: i32) -> u64 {
     found.map_or(0, |(count, _)| count.swap(0, Ordering::Relaxed))
 }
 
+/// What counts the calls that the thread is in is gone.
+pub fn forget_counts() {
+    block().counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
 /// While it is there the thread's call is on a descriptor of the program's, which that does not close meanwhile: [`called`].
 #[derive(Debug)]
 pub struct Called {
@@ -335,6 +340,9 @@ mod tests {
         assert_eq!((uncount(1), uncount(COUNTS as i32 + 1)), (0, COUNTS as u64 + 1));
         count(9, 9);
         assert_eq!([9, 2, 3].map(uncount), [9, 2, 3]);
+        count(5, 15);
+        forget_counts();
+        assert_eq!(uncount(5), 0);
     }
 
     #[test]

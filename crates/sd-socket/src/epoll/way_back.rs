@@ -267,8 +267,8 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
         kept_rings::trim(channel, slot, is_closed);
     }
     // What is left of the halves stays parked until it is promoted again.
-    let which = road::bits_of_use(crate::socket::cold::of(endpoint));
-    let kept = word.load(Ordering::Acquire) & (ACTIVE | NEVER) | which;
+    let which = crate::socket::cold::of(endpoint).road_use.load(Ordering::Relaxed);
+    let kept = word.load(Ordering::Acquire) & (ACTIVE | NEVER) | road::bits_of_use(which);
     let before = word.swap(kept | road::WATCHED | CLOSED | RX_LEFT | TX_LEFT, Ordering::AcqRel);
     if let Some(fd) = numbers.first().filter(|_| before & KEPT != 0) {
         beneath::give_back(endpoint, *fd);

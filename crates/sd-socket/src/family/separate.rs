@@ -250,6 +250,8 @@ fn forget() {
     crate::socket::thread_waker::forked();
     crate::socket::pin::forked();
     crate::socket::token::separated();
+    // A handler may have interrupted a call that is counted at an endpoint, whose memory goes.
+    sd_sys::thread::forget_counts();
     crate::memory::sweep::separated();
     for index in 0..PROCESS.channel_count.load(Ordering::Acquire) {
         if let Some(channel) = PROCESS.remove_channel(index) {

@@ -33,7 +33,7 @@ impl Counted {
         let cold = cold::of(endpoint);
         let which = cold.road_use.load(Ordering::Acquire);
         // Else it has just become another connection's.
-        let is_same = now & road::USE == road::bits_of_use(cold);
+        let is_same = now & road::USE == road::bits_of_use(which);
         let entered =
             is_same && cold.road.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         entered.then_some(Counted { endpoint, which })
@@ -50,20 +50,20 @@ impl Counted {
 
     /// The thread keeps it until it has returned (`watched::left`).
     #[inline(always)]
-    pub(super) fn keep(self, fd: c_int) -> bool {
+    pub(super) fn keep(self, fd: c_int) {
         let address = core::ptr::from_ref(self.endpoint) as u64;
         sd_sys::thread::count(fd, address | u64::from(self.which) << ADDRESS_BITS);
-        true
     }
 
     /// What the thread has kept.
     ///
     /// # Safety
-    /// [`Counted::keep`] has written it.
+    /// [`Counted::keep`] has written it, and the process has the endpoint's memory still: who gives that up has the thread forget it, or leaves something in its
+    /// place (`family::separate`).
     #[inline(always)]
     pub(super) unsafe fn kept(word: u64) -> Counted {
         let address = (word & ((1 << ADDRESS_BITS) - 1)) as *const Endpoint;
-        // SAFETY: by contract: the address of an endpoint, whose memory stays.
+        // SAFETY: by contract: the address of an endpoint.
         Counted { endpoint: unsafe { &*address }, which: (word >> ADDRESS_BITS) as u16 }
     }
 
@@ -73,7 +73,7 @@ impl Counted {
         let cold = cold::of(self.endpoint);
         let one_less = |word: u32| {
             let is_same = cold.road_use.load(Ordering::Acquire) == self.which
-                && word & road::USE == road::bits_of_use(cold);
+                && word & road::USE == road::bits_of_use(self.which);
             (is_same && word & INSIDE != 0).then(|| word - 1)
         };
         cold.road.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less).is_ok()

@@ -54,7 +54,7 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
             cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
             let which = cold.road_use.load(Ordering::Relaxed).wrapping_add(1);
             cold.road_use.store(which, Ordering::Release);
-            cold.road.store(WATCHED | role | road::bits_of_use(cold), Ordering::Release);
+            cold.road.store(WATCHED | role | road::bits_of_use(which), Ordering::Release);
         });
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn enters(fd: c_int, flags: c_int) -> bool {
     let now = word.load(Ordering::Acquire);
     // While that is so the number leads to the kernel's: see `watched`.
     let is_open = now & (WATCHED | CLOSED | PROMISED) == WATCHED && flags & ODD == 0;
-    is_open && Counted::enter(endpoint, now).is_some_and(|counted| counted.keep(fd))
+    is_open && Counted::enter(endpoint, now).map(|counted| counted.keep(fd)).is_some()
 }
 
 /// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
@@ -164,7 +164,7 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
     match sd_sys::thread::uncount(fd) {
         0 => {}
         counted::EARLY => left_first(fd, is_message),
-        // SAFETY: nothing else is counted.
+        // SAFETY: nothing else is counted, and it is forgotten where the endpoint's memory is given up.
         word => left_at(unsafe { Counted::kept(word) }, fd, is_message),
     }
 }

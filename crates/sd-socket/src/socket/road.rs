@@ -50,8 +50,8 @@ pub(crate) const INSIDE: u32 = 0xffff;
 
 /// See [`USE`].
 #[inline(always)]
-pub(crate) fn bits_of_use(cold: &Cold) -> u32 {
-    u32::from(cold.road_use.load(Ordering::Acquire) & 7) << 16
+pub(crate) fn bits_of_use(which: u16) -> u32 {
+    u32::from(which & 7) << 16
 }
 
 /// The word, of an endpoint that has one.
@@ -154,7 +154,7 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, (fd, behind): (i32, 
     cold::change(endpoint, |cold| {
         cold.stream_read.store(read as u32, Ordering::Relaxed);
         cold.messages.store(behind, Ordering::Relaxed);
-        let kept = role & ACTIVE | bits_of_use(cold);
+        let kept = role & ACTIVE | bits_of_use(cold.road_use.load(Ordering::Relaxed));
         cold.road.store(PROMOTED | KERNEL | WATCHED | CLOSED | kept, Ordering::Release);
     });
     rx.lowat.store(0, Ordering::Release);

@@ -48,6 +48,13 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
         }
         // Says over the given connection what comes back over a new one.
         ("dial", [fd, port]) => dial_and_tell(*fd, *port as u16),
+        // Connects, and asks after a while.
+        ("ask_late", [port]) => {
+            let socket = crate::setup::dial(&Addr::local(*port as u16));
+            pause(500);
+            send(socket, b"question", 0);
+            show_recv("helper", socket, 32, 0);
+        }
         // Connects the given socket.
         ("connect", [fd, port]) => {
             show("helper: connect", connect(*fd, &Addr::local(*port as u16)));

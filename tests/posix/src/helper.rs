@@ -39,22 +39,11 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
         // Writes only, after a while.
         ("late", [fd]) => late(*fd),
         // Greets so many connections.
-        ("greet", [fd, count]) => {
-            for _ in 0..*count {
-                let accepted = accept(*fd).fd();
-                send(accepted, b"hello from exec", 0);
-                close(accepted);
-            }
-        }
+        ("greet", [fd, count]) => greet(*fd, *count),
         // Says over the given connection what comes back over a new one.
         ("dial", [fd, port]) => dial_and_tell(*fd, *port as u16),
         // Connects, and asks after a while.
-        ("ask_late", [port]) => {
-            let socket = crate::setup::dial(&Addr::local(*port as u16));
-            pause(500);
-            send(socket, b"question", 0);
-            show_recv("helper", socket, 32, 0);
-        }
+        ("ask_late", [port]) => ask_late(*port as u16),
         // Connects the given socket.
         ("connect", [fd, port]) => {
             show("helper: connect", connect(*fd, &Addr::local(*port as u16)));
@@ -85,6 +74,21 @@ fn again(fd: i32, left: i32) {
         0 => upper(fd),
         left => drop(crate::subjects::exec_helper("again", &[fd, left - 1])),
     }
+}
+
+fn greet(listener: i32, count: i32) {
+    for _ in 0..count {
+        let accepted = accept(listener).fd();
+        send(accepted, b"hello from exec", 0);
+        close(accepted);
+    }
+}
+
+fn ask_late(port: u16) {
+    let socket = crate::setup::dial(&Addr::local(port));
+    pause(500);
+    send(socket, b"question", 0);
+    show_recv("helper", socket, 32, 0);
 }
 
 fn dial_and_tell(fd: i32, port: u16) {

@@ -52,11 +52,28 @@ fn handled() -> [u64; 2] {
     [low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)]
 }
 
-/// Tells which handlers of the program run on this thread while it exists.
+/// Whether the calling thread is in a call that a handler may have interrupted: what the call uses must stay where it is. One that a
+/// handler left by siglongjmp counts for good.
+pub fn is_in_a_call() -> bool {
+    thread::block().in_call.load(Ordering::Relaxed)
+}
+
+/// Notes that the thread is in a call, or is not; what was noted before.
+#[inline(always)]
+fn set_in_a_call(is_in: bool) -> bool {
+    let word = &thread::block().in_call;
+    let before = word.load(Ordering::Relaxed);
+    word.store(is_in, Ordering::Relaxed);
+    before
+}
+
+/// Tells which handlers of the program run on this thread while it exists, which is while a call does.
 #[derive(Debug)]
 pub struct Watch {
     /// What is still to be told to an outer one, whose call the handler interrupted that made this.
     before: [u64; 2],
+    /// Whether there is an outer one.
+    is_inner: bool,
 }
 
 impl Watch {
@@ -68,7 +85,7 @@ impl Watch {
             // A bit that a handler sets in between is one from before.
             thread::block().handled.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        Watch { before }
+        Watch { before, is_inner: set_in_a_call(true) }
     }
 
     /// Whether a handler ran.
@@ -87,6 +104,7 @@ impl Watch {
 impl Drop for Watch {
     #[inline]
     fn drop(&mut self) {
+        set_in_a_call(self.is_inner);
         if self.before != [0; 2] {
             let words = thread::block().handled.iter().zip(self.before);
             words.for_each(|(word, before)| {
@@ -107,7 +125,10 @@ fn let_signals_come() {
     }
     block.section.store(0, Ordering::Relaxed);
     let mask = block.mask.load(Ordering::Relaxed);
+    // The handler runs before this returns, and the call goes on after it.
+    let is_inner = set_in_a_call(true);
     let _ = set_mask(mask);
+    set_in_a_call(is_inner);
 }
 
 const fn bit(signal: c_int) -> u64 {

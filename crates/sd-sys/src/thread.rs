@@ -33,6 +33,8 @@ pub struct Block {
     called: AtomicI32,
     /// It is starting a program, or is the child in which that will run.
     starting: AtomicBool,
+    /// See `section::is_in_a_call`.
+    pub(crate) in_call: AtomicBool,
     /// On pthread_cancel(3): it is in a call in which it may be cancelled; it is to be.
     #[cfg(sd_freestanding)]
     cancel: [AtomicBool; 2],
@@ -63,6 +65,7 @@ impl Block {
             polled: AtomicU64::new(0),
             called: AtomicI32::new(0),
             starting: AtomicBool::new(false),
+            in_call: AtomicBool::new(false),
             cancel: [const { AtomicBool::new(false) }; 2],
             stack: AtomicPtr::new(core::ptr::null_mut()),
             own: AtomicPtr::new(core::ptr::null_mut()),

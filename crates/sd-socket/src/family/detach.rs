@@ -14,7 +14,7 @@ use crate::backlog::listener::has_pending;
 use crate::fd::table::{self, Entry};
 use crate::link::channel::Channel;
 use crate::monitor::client;
-use crate::process::{PROCESS, detaching, single_threaded};
+use crate::process::{PROCESS, detaching};
 use crate::setup::{began, unregistered};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::road::{self, ACTIVE, INSIDE, NEVER, WATCHED};
@@ -61,7 +61,7 @@ fn at_edge() {
 
 /// Nothing stands in the way, and nobody is in a call.
 fn is_ready() -> bool {
-    single_threaded()
+    separate::is_only_call()
         && detaching::is_nobody_within()
         && !separate::has_relatives()
         && PROCESS.connections().next().is_none()

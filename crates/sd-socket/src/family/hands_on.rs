@@ -14,7 +14,7 @@
 use super::separate;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
-use crate::process::{PROCESS, detaching, single_threaded};
+use crate::process::{PROCESS, detaching};
 use crate::setup::{handed_on, inherited, listen};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
@@ -66,7 +66,7 @@ fn leave() {
 }
 
 fn has_only_listeners() -> bool {
-    let mut is_so = single_threaded()
+    let mut is_so = separate::is_only_call()
         && !detaching::is_on()
         && PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid()
         && PROCESS.connections().next().is_none();

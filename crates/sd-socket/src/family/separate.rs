@@ -13,7 +13,8 @@
 //! other bridges by `Reads::AsRead`: what the process did not read before it closed its copy is still there for relatives
 //! that have the connection too.
 //!
-//! A process without relatives keeps everything as it is. One with several threads is described in `threads`.
+//! A process without relatives keeps everything as it is. One with several threads, and one whose call goes on when the handler
+//! returns that gives rights up, is described in `threads`.
 
 mod threads;
 
@@ -34,6 +35,7 @@ use core::sync::atomic::Ordering;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::Errno;
 use sd_sys::fd::Owned;
+use sd_sys::section;
 
 /// Makes `call`, which gives rights up: first the process leaves its family, if it has one.
 pub fn before(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
@@ -138,9 +140,14 @@ fn share(endpoint: &'static Endpoint, numbers: &[i32], set: fn(i32, &'static End
     }
 }
 
+/// Whether nobody is in a call that goes on once this thread's own has returned.
+pub(super) fn is_only_call() -> bool {
+    single_threaded() && !section::is_in_a_call()
+}
+
 /// Leaves the family. `Err` is errno: a connection cannot be handed over; nothing has changed then.
 pub(super) fn leave() -> Result<Vec<Left>, Errno> {
-    if !single_threaded() {
+    if !is_only_call() {
         return threads::leave().map(|()| Vec::new());
     }
     crate::wait::settle::leave();

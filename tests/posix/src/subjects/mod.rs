@@ -71,6 +71,7 @@ mod poll_threads;
 mod ports;
 mod privileges;
 mod privileges_copies;
+mod privileges_handlers;
 mod privileges_threads;
 mod rare;
 mod raw;
@@ -132,6 +133,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     poll_threads::SUBJECTS,
     privileges::SUBJECTS,
     privileges_copies::SUBJECTS,
+    privileges_handlers::SUBJECTS,
     privileges_threads::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,

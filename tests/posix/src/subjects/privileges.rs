@@ -20,7 +20,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/put_aside_and_exec", put_aside_and_exec),
     solo("privileges/calls_that_keep", calls_that_keep),
     solo("privileges/passed_after_confining", passed_after_confining),
-    solo("privileges/in_a_handler", in_a_handler),
 ];
 
 pub(super) const NOBODY: libc::uid_t = 65_534;
@@ -208,31 +207,8 @@ fn passed_after_confining() {
     }
 }
 
-/// A handler gives rights up while its thread waits in recv, and a relative has the listener. The client does not load the library, so the call is the
-/// kernel's.
-fn in_a_handler() {
-    extern "C" fn gives_up(_: i32) {
-        drop_nothing_but(call!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
-    }
-    let (listening, addr) = listener();
-    handle(libc::SIGUSR1, gives_up, 0);
-    let parent = call!(libc::getpid()).value as libc::pid_t;
-    let client = fork_child(|| super::exec::exec_stranger("ask_late", &[i32::from(addr.port())]));
-    let fd = accept(listening).fd();
-    let relative = fork_child(|| {
-        pause(100);
-        kill(parent, libc::SIGUSR1);
-        pause(100);
-        0
-    });
-    show_recv("interrupted", fd, 8, 0);
-    show_recv("server", fd, 8, 0);
-    write(fd, b"answer");
-    say!("children: {} {}", wait_child(relative), wait_child(client));
-}
-
 /// What it came to is no matter.
-fn drop_nothing_but(_: Ret) {}
+pub(super) fn drop_nothing_but(_: Ret) {}
 
 /// Lines, and an empty one at their end.
 fn tell_lines(fd: i32, lines: &BTreeSet<String>) {

@@ -75,6 +75,7 @@ mod standing;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod translations;
 mod words;
 mod worth;
 

@@ -387,8 +387,12 @@ mod tests {
 
         /// It greets, and asks about a connection: its number, which is the same here. What is asked here comes of it.
         fn asks(&mut self, at: usize, link: &mut Link, desk: &mut Desk) -> sd_link::Connection {
-            let question =
-                Question { local: (Ip([1; 16]), 1), remote: (Ip([2; 16]), 2), began: Some((3, 4)) };
+            let question = Question {
+                local: (Ip([1; 16]), 1),
+                remote: (Ip([2; 16]), 2),
+                own: None,
+                began: Some((3, 4)),
+            };
             let mut asked = None;
             for _ in 0..200 {
                 self.exchange(at, link, desk);

@@ -11,6 +11,7 @@ use crate::policy::{self, Load};
 use crate::seat::{self, Seat};
 use crate::socket::{Listener, watch};
 use crate::standing::Reports;
+use crate::translations::Translations;
 use crate::words::Question;
 use sd_link::Link;
 use sd_proto::{Reply, Request};
@@ -100,6 +101,7 @@ struct Engine {
     reload: reload::Reload,
     /// Where the kernel tells what its connections carry.
     diag: Option<Diag>,
+    translations: Translations,
 }
 
 impl Engine {
@@ -139,6 +141,7 @@ impl Engine {
             reports: Reports::default(),
             reload: reload::Reload::default(),
             diag: Diag::open().ok(),
+            translations: Translations::default(),
         })
     }
 

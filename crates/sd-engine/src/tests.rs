@@ -298,10 +298,13 @@ fn words_and_questions_are_read_as_they_were_written() {
     let question = Question {
         local: (Ip::v4([10, 0, 0, 1]), 40_000),
         remote: (Ip([9; 16]), 80),
+        own: None,
         began: Some((u32::MAX, 7)),
     };
     let bytes = question.encode();
     assert_eq!(Question::decode(&bytes), Some(question));
+    let own = Some([question.remote, question.local]);
+    assert_eq!(Question { own, ..question }.encode(), bytes, "nobody else is told");
     let untold = Question { began: None, ..question };
     assert_eq!(Question::decode(&untold.encode()).map(|it| it.began), Some(None));
     for end in 0..bytes.len() {

@@ -13,11 +13,13 @@ pub(crate) const QUESTION_LEN: usize = 46;
 /// Bytes of [`Words`].
 pub(crate) const WORDS_LEN: usize = 37;
 
-/// A connection as the end that has connected knows it.
+/// A connection as the end that has connected knows it; its names as the other host has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     pub(crate) local: (Ip, u16),
     pub(crate) remote: (Ip, u16),
+    /// The names at its own host, where its kernel translates them. Nobody else is told.
+    pub(crate) own: Option<[(Ip, u16); 2]>,
     /// Numbers of the first byte sent, and received.
     pub(crate) began: Option<(u32, u32)>,
 }
@@ -29,7 +31,7 @@ impl Question {
             return None;
         };
         let began = told.then_some((sent, received));
-        Some(Question { local: (local, local_port), remote: (remote, remote_port), began })
+        Some(Question { local: (local, local_port), remote: (remote, remote_port), own: None, began })
     }
 
     pub(crate) fn encode(&self) -> [u8; QUESTION_LEN] {
@@ -58,7 +60,7 @@ impl Question {
             [_] => return None,
         };
         let numbers = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
-        from.0.is_empty().then_some(Question { local, remote, began: told.then_some(numbers) })
+        from.0.is_empty().then_some(Question { local, remote, own: None, began: told.then_some(numbers) })
     }
 }
 

@@ -1,10 +1,11 @@
 //! Questions to the kernel about the sockets and routes of a network namespace: who listens at an address at this moment
-//! (sock_diag(7)), and whether an address is one of the namespace's own (rtnetlink(7)).
+//! (sock_diag(7)), whether an address is one of the namespace's own (rtnetlink(7)), and how names are translated ([`translated`]).
 //!
 //! An answer is believed only if the kernel sent it (port id 0) and it carries the question's number, which nobody can
 //! foresee. Each question is answered by the time it has been sent, so nothing here waits.
 
 mod tcp;
+pub mod translated;
 
 pub use tcp::Tcp;
 
@@ -223,7 +224,7 @@ impl<F: Number + ?Sized> Netlink<F> {
     ) -> Result<()> {
         let number = (crate::time::ticks() as u32).rotate_left(7)
             ^ core::ptr::from_ref(self).cast::<()>() as usize as u32;
-        let mut question = [0u8; HEADER + 56];
+        let mut question = [0u8; HEADER + 80];
         let len = HEADER + body.len();
         question[..4].copy_from_slice(&(len as u32).to_ne_bytes());
         question[4..6].copy_from_slice(&kind.to_ne_bytes());

@@ -60,7 +60,7 @@ while True:
 
 /// Some connections at once; each sends pieces of all sizes and checks what comes back, byte by byte, then goes on in small pieces, some in a
 /// row, until it is told to end.
-const CLIENT: &str = r#"
+pub(crate) const CLIENT: &str = r#"
 import os, random, select, socket, sys, threading
 address, port, count, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 pattern = random.Random(5).randbytes(1 << 20) * 2

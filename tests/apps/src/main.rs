@@ -15,6 +15,7 @@ mod engines;
 mod engines_advice;
 mod engines_alive;
 mod engines_end;
+mod engines_nat;
 mod engines_ready;
 mod engines_reload;
 mod fallback;
@@ -165,6 +166,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines_ready::SCENARIOS,
     engines_alive::SCENARIOS,
     engines_end::SCENARIOS,
+    engines_nat::SCENARIOS,
     engines_reload::SCENARIOS,
     many::SCENARIOS,
     soak::SCENARIOS,

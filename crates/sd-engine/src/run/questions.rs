@@ -5,7 +5,8 @@
 //!                                                            <--Promote--
 //!  monitor <--Found--            <--accepted--
 //! ```
-//! A connection that has got no slot within a minute is given up.
+//! A connection that has got no slot within a minute is given up. The other host is the one that the kernel reaches, whatever name the program has
+//! connected to ([`crate::translations`]).
 
 use super::Engine;
 use crate::connection::{Connection, WINDOW};
@@ -95,9 +96,11 @@ impl Engine {
 
     /// A local end whose other end may be another host's.
     pub(super) fn seek(&mut self, offer: (u64, u64), question: Question, load: Load) {
-        let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else {
+        let sought = self.translations.of(question);
+        let Some((peer, tenant)) = self.hosts.engine_of(sought.remote.0) else {
             return self.reload.keep(now_ns() + WAITS_NS, offer, question, load);
         };
+        let question = sought;
         if load.is_bulk() && policy::judges(self.hosts.least) {
             // It is offered again in a minute, and may have become something else by then.
             return stays(offer, Awaits::Small, &mut self.control);
@@ -144,7 +147,7 @@ impl Engine {
             let stays = self.peers[peer].tenure == Tenure::Stays;
             let is_its = |it: &Question| stays && self.hosts.engine_of(it.local.0) == Some((peer, tenant));
             let question = question.filter(is_its);
-            let Some(Question { local, remote, began }) = question else {
+            let Some(Question { local, remote, began, .. }) = question else {
                 tracing::debug!(
                     peer,
                     "engine: a question is refused: not of that host's networks, or another tenant's"
@@ -258,7 +261,8 @@ impl Desk {
 /// What the kernel has carried of a connection, if it is of this network namespace.
 fn carried(diag: Option<&Diag>, question: &Question) -> Option<u64> {
     let name = |(ip, port): (Ip, u16)| (ip.to_addr(), port);
-    diag?.carried(name(question.local), name(question.remote))
+    let [local, remote] = question.own.unwrap_or([question.local, question.remote]);
+    diag?.carried(name(local), name(remote))
 }
 
 /// An offer is not asked about for now; the monitor tells people.
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn who_is_offered_is_looked_at_when_something_happens_and_seldom() {
-        let question = Question { local: (Ip([0; 16]), 1), remote: (Ip([0; 16]), 2), began: None };
+        let question = Question { local: (Ip([0; 16]), 1), remote: (Ip([0; 16]), 2), own: None, began: None };
         let (mut offered, now) = (Offered::default(), 10 * ASKED_NS);
         assert!(!offered.is_due(now, true), "there are none");
         offered.add(1, question);

@@ -33,9 +33,7 @@ impl User {
 
     #[inline(never)]
     fn enter_beside_others(epoll: &'static Epoll, fd: i32) -> Option<User> {
-        // Without references it is free, or about to be.
-        let one_more = |references: u32| (references != 0).then(|| references + 1);
-        epoll.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        retain(epoll).then_some(())?;
         let user = User { epoll, pid: PROCESS.pid.load(Ordering::Relaxed) };
         // It may have become another instance's meanwhile.
         let leads_there = matches!(table::get(fd), Entry::Epoll(e) if core::ptr::eq(e.epoll(), epoll));
@@ -158,12 +156,23 @@ pub(crate) fn found(fd: i32) {
     }
 }
 
-/// One more number leads to the instance.
-pub(crate) fn add_fd(epoll: &'static Epoll, fd: i32) {
-    if table::set_epoll(fd, epoll.instance()) {
-        epoll.numbers.fetch_add(1, Ordering::AcqRel);
-        epoll.references.fetch_add(1, Ordering::AcqRel);
+/// The number `fd` is a duplicate of `old`, which led to the instance. It is counted before anybody finds it.
+pub(crate) fn add_fd(epoll: &'static Epoll, old: i32, fd: i32) {
+    if !retain(epoll) {
+        return;
     }
+    epoll.numbers.fetch_add(1, Ordering::AcqRel);
+    // Another thread may have closed the old one, and the record may be another instance's by now.
+    let is_still = matches!(table::get(old), Entry::Epoll(it) if core::ptr::eq(it.epoll(), epoll));
+    if !is_still || !table::set_epoll(fd, epoll.instance()) {
+        drop_fd(epoll, fd);
+    }
+}
+
+/// One more reference, unless it has none: then it is free, or about to be.
+fn retain(epoll: &Epoll) -> bool {
+    let one_more = |references: u32| (references != 0).then(|| references + 1);
+    epoll.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
 }
 
 /// `fd` does not lead to the instance any more.

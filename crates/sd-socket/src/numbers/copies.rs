@@ -97,7 +97,7 @@ fn share(old: i32, fd: i32) {
                 life::release(endpoint);
             }
         }
-        Entry::Epoll(epoll) => crate::epoll::add_fd(epoll.epoll(), fd),
+        Entry::Epoll(epoll) => crate::epoll::add_fd(epoll.epoll(), old, fd),
         Entry::None | Entry::First(_) | Entry::Early | Entry::Hidden => {}
     }
 }

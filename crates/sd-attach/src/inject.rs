@@ -10,7 +10,8 @@
 //! as it would have. The vDSO's page is the program's own copy then, and the library gives it back.
 
 use crate::elf::{self, ENTRY_LEN};
-use crate::library::{Library, PAGE, SEGMENTS_MAX, Segment};
+use crate::layout::{Mapping, PAGE, SEGMENTS_MAX};
+use crate::library::Library;
 use crate::program::without_libc;
 use crate::ptrace::Tracee;
 use libc::user_regs_struct;
@@ -38,7 +39,7 @@ fn start(tracee: Tracee, library: &Library, path: &[u8]) -> Result<()> {
     let code = bootstrap();
     let code_at = room_behind(tracee, vdso, code.len())?;
     let mut orders = Orders {
-        head: Head { program: first.rip, len: library.len, page: code_at / PAGE * PAGE },
+        head: Head { program: first.rip, len: library.len(), page: code_at / PAGE * PAGE },
         steps: [Step::default(); STEPS_MAX],
         count: 0,
     };
@@ -83,35 +84,31 @@ impl Orders {
         let (here, how) = (libc::AT_FDCWD as u64, (libc::O_RDONLY | libc::O_CLOEXEC) as u64);
         self.add(libc::SYS_openat, [here, path_at, how, 0], Step::GIVES_DESCRIPTOR)?;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
-        self.add(libc::SYS_mmap, [0, library.len, libc::PROT_NONE as u64, flags], Step::GIVES_BASE)?;
-        library.segments().try_for_each(|segment| self.map(segment))?;
+        self.add(libc::SYS_mmap, [0, library.len(), libc::PROT_NONE as u64, flags], Step::GIVES_BASE)?;
+        library.mappings().try_for_each(|mapping| self.map(&mapping))?;
         // What has been mapped is the file that was read.
         let headers_len = library.headers().len() as u64;
         self.add(Step::COMPARE, [0, headers_len, headers_at, 0], Step::FROM_BASE)?;
         self.add(libc::SYS_close, [0; 4], Step::TAKES_DESCRIPTOR)?;
-        self.add(Step::END, [library.entry, fd::getpid() as u64, library.len, 0], Step::FROM_BASE).map(drop)
+        self.add(Step::END, [library.entry(), fd::getpid() as u64, library.len(), 0], Step::FROM_BASE)
+            .map(drop)
     }
 
-    /// As execve(2) maps a segment of a program: its pages of the file, zeros to the end of the last one, zeros after
-    /// that.
-    fn map(&mut self, segment: &Segment) -> Result<()> {
-        let (prot, flags) = (segment.protection(), (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64);
-        let start = segment.address / PAGE * PAGE;
-        let file_end = segment.address + segment.file_len;
-        let end = (segment.address + segment.memory_len).next_multiple_of(PAGE);
-        let mut zeros_from = start;
-        if segment.file_len > 0 {
-            zeros_from = file_end.next_multiple_of(PAGE);
-            let place = [start, zeros_from - start, prot, flags];
-            self.add(libc::SYS_mmap, place, Step::FROM_BASE | Step::OF_DESCRIPTOR)?.offset =
-                segment.offset / PAGE * PAGE;
+    /// Pages of the file, zeros to the end of the last one, zeros after that.
+    fn map(&mut self, mapping: &Mapping) -> Result<()> {
+        let (prot, flags) = (mapping.protection as u64, (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64);
+        let zeros_from = mapping.from + mapping.file_len;
+        if mapping.file_len > 0 {
+            let place = [mapping.from, mapping.file_len, prot, flags];
+            self.add(libc::SYS_mmap, place, Step::FROM_BASE | Step::OF_DESCRIPTOR)?.offset = mapping.offset;
         }
-        if segment.file_len > 0 && segment.memory_len > segment.file_len {
-            self.add(Step::CLEAR, [file_end, zeros_from - file_end, 0, 0], Step::FROM_BASE)?;
+        if mapping.clear.1 > 0 {
+            self.add(Step::CLEAR, [mapping.clear.0, mapping.clear.1, 0, 0], Step::FROM_BASE)?;
         }
-        if end > zeros_from {
+        if mapping.len > mapping.file_len {
             let flags = flags | libc::MAP_ANONYMOUS as u64;
-            self.add(libc::SYS_mmap, [zeros_from, end - zeros_from, prot, flags], Step::FROM_BASE)?;
+            let place = [zeros_from, mapping.len - mapping.file_len, prot, flags];
+            self.add(libc::SYS_mmap, place, Step::FROM_BASE)?;
         }
         Ok(())
     }
@@ -155,8 +152,7 @@ fn room_behind(tracee: Tracee, vdso: u64, len: usize) -> Result<u64> {
 
 /// Whether a program that has a dynamic linker is without libc all the same.
 fn needs_no_library(tracee: Tracee) -> bool {
-    let mut path = [0; _];
-    let file = fd::open_to_read(sd_sys::rights::name(&mut path, tracee.0, b"/exe"));
+    let file = fd::open_to_read(&sd_sys::procfs::of_process(tracee.0, b"/exe"));
     file.is_ok_and(|file| without_libc(file.raw()).is_some())
 }
 

@@ -1,11 +1,11 @@
-//! A static program's file: what of it is mapped where, as execve(2) maps it (elf(5)).
+//! A file that needs nobody to load it, a static program's or the library's: what of it is mapped where, as execve(2) maps it (elf(5)).
 
 use crate::elf::{self, Entry};
 
 /// So much of a file is read for it.
 pub const START_LEN: usize = 1024;
-const PAGE: u64 = 4096;
-const SEGMENTS_MAX: usize = 8;
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const SEGMENTS_MAX: usize = 8;
 const ET_EXEC: u64 = 2;
 const ET_DYN: u64 = 3;
 /// Where a program may begin (`vm.mmap_min_addr` is lower everywhere), and must have ended.
@@ -36,7 +36,7 @@ pub struct Mapping {
     pub file_len: u64,
     pub offset: u64,
     pub len: u64,
-    /// Bytes that are to be zero at the end of those of the file: where, and how many.
+    /// Bytes that are to be zero at the end of those of the file: where, and how many. None where nothing may be written.
     pub clear: (u64, u64),
     /// As mmap(2) has it.
     pub protection: i32,
@@ -83,21 +83,27 @@ impl Layout {
         is_there.then_some(layout)
     }
 
+    /// Those that have a byte.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Entry> {
+        self.segments.iter().filter(|segment| segment.memory_len > 0)
+    }
+
     /// What is to be mapped, in this order.
     pub fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
-        self.segments.iter().filter(|segment| segment.memory_len > 0).map(|segment| {
+        self.segments().map(|segment| {
             let from = segment.address / PAGE * PAGE;
             let file_end = segment.address + segment.file_len;
             let end = segment.address + segment.memory_len;
             let file_len = if segment.file_len == 0 { 0 } else { file_end.next_multiple_of(PAGE) - from };
             let has_zeros = segment.file_len > 0 && segment.memory_len > segment.file_len;
+            let clears = has_zeros && segment.flags & libc::PF_W != 0;
             let has = |flag, protection| if segment.flags & flag != 0 { protection } else { 0 };
             Mapping {
                 from,
                 file_len,
                 offset: segment.offset / PAGE * PAGE,
                 len: end.next_multiple_of(PAGE).max(from + file_len) - from,
-                clear: if has_zeros { (file_end, from + file_len - file_end) } else { (file_end, 0) },
+                clear: if clears { (file_end, from + file_len - file_end) } else { (file_end, 0) },
                 protection: has(libc::PF_R, libc::PROT_READ)
                     | has(libc::PF_W, libc::PROT_WRITE)
                     | has(libc::PF_X, libc::PROT_EXEC),

@@ -1,59 +1,15 @@
-//! The library's file: what of it is to be mapped where (elf(5)).
+//! The library's file, which a tracer maps into a program ([`crate::layout`]).
 
-use crate::elf;
+use crate::elf::{self, Entry};
+use crate::layout::{Layout, Mapping, PAGE, START_LEN};
 use sd_sys::{Errno, Result, fd};
 
-/// Of the library, and of this processor.
-pub(crate) const PAGE: u64 = 4096;
-/// Bytes at the start of the file that hold all headers.
-const START_LEN: usize = 1024;
-pub(crate) const SEGMENTS_MAX: usize = 8;
-const ET_DYN: u64 = 3;
-/// Far more than any library needs; sums of two such numbers cannot overflow.
+/// Far more than any library needs.
 const LEN_MAX: u64 = 1 << 32;
 
-/// A segment that is to be mapped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Segment {
-    /// From the library's first byte on.
-    pub(crate) address: u64,
-    pub(crate) memory_len: u64,
-    pub(crate) offset: u64,
-    pub(crate) file_len: u64,
-    /// PF_R, PF_W, PF_X.
-    flags: u32,
-}
-
-impl Segment {
-    /// As mmap(2) has it.
-    pub(crate) fn protection(&self) -> u64 {
-        let has = |flag, protection| if self.flags & flag != 0 { protection as u64 } else { 0 };
-        has(libc::PF_R, libc::PROT_READ)
-            | has(libc::PF_W, libc::PROT_WRITE)
-            | has(libc::PF_X, libc::PROT_EXEC)
-    }
-
-    /// Headers that [`PAGE`] can be mapped by.
-    fn is_sound(&self, align: u64) -> bool {
-        let parts = [self.address, self.memory_len, self.offset, self.file_len];
-        parts.iter().all(|part| *part < LEN_MAX)
-            && self.file_len <= self.memory_len
-            && self.address % PAGE == self.offset % PAGE
-            && align <= PAGE
-    }
-
-    fn holds(&self, address: u64) -> bool {
-        self.flags & libc::PF_X != 0 && address >= self.address && address - self.address < self.file_len
-    }
-}
-
-/// A file that can be mapped without a loader.
+/// A file that can be mapped without a loader, at any page.
 pub(crate) struct Library {
-    /// Where it begins to run.
-    pub(crate) entry: u64,
-    /// From the first byte to the end of the last segment, in whole pages.
-    pub(crate) len: u64,
-    segments: [Segment; SEGMENTS_MAX],
+    layout: Layout,
     start: [u8; START_LEN],
     headers_len: usize,
 }
@@ -68,49 +24,42 @@ impl Library {
     }
 
     fn of(start: [u8; START_LEN], len: usize) -> Option<Library> {
-        let headers = start.get(..len)?;
-        let (table, headers_len) = elf::table(headers)?;
-        if elf::number(headers, 16, 2)? != ET_DYN {
-            return None;
-        }
-        let mut library = Library {
-            entry: elf::number(headers, 24, 8)?,
-            len: 0,
-            segments: Default::default(),
-            start,
-            headers_len,
-        };
-        let mut places = library.segments.iter_mut();
-        for entry in elf::entries(table) {
-            match entry.kind {
-                libc::PT_LOAD => {}
-                libc::PT_INTERP => return None,
-                _ => continue,
-            }
-            let elf::Entry { flags, offset, address, file_len, memory_len, align, .. } = entry;
-            let segment = Segment { flags, offset, address, file_len, memory_len };
-            if !segment.is_sound(align) {
-                return None;
-            }
-            library.len = library.len.max((segment.address + segment.memory_len).next_multiple_of(PAGE));
-            *places.next()? = segment;
-        }
-        let first = library.segments.first()?;
+        let bytes = start.get(..len)?;
+        let (_, headers_len) = elf::table(bytes)?;
+        let layout = Layout::of(bytes)?;
+        let first = layout.segments().next()?;
         let begins_with_headers =
             first.offset == 0 && first.address == 0 && first.file_len >= headers_len as u64;
-        let has_entry = library.segments().any(|segment| segment.holds(library.entry));
-        (begins_with_headers && has_entry).then_some(library)
+        let is_for_any_page = !layout.is_fixed && layout.align == PAGE && layout.pages.1 <= LEN_MAX;
+        let has_entry = layout.segments().any(|segment| executes(segment, layout.entry));
+        let is_it = begins_with_headers && is_for_any_page && has_entry;
+        is_it.then_some(Library { layout, start, headers_len })
     }
 
-    /// Those that have a byte.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.segments.iter().filter(|segment| segment.memory_len > 0)
+    /// Where it begins to run, from its first byte on.
+    pub(crate) fn entry(&self) -> u64 {
+        self.layout.entry
+    }
+
+    /// From the first byte to the end of the last segment, in whole pages.
+    pub(crate) fn len(&self) -> u64 {
+        self.layout.pages.1
+    }
+
+    /// What is to be mapped.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
+        self.layout.mappings()
     }
 
     /// The bytes that the file, and the first segment, begins with: the headers that all of this is from.
     pub(crate) fn headers(&self) -> &[u8] {
         self.start.get(..self.headers_len).unwrap_or(&[])
     }
+}
+
+fn executes(segment: &Entry, address: u64) -> bool {
+    let holds = address >= segment.address && address - segment.address < segment.file_len;
+    segment.flags & libc::PF_X != 0 && holds
 }
 
 #[cfg(test)]
@@ -151,9 +100,9 @@ mod tests {
     #[test]
     fn what_is_to_be_mapped() {
         let library = read(3, &[HEADERS, CODE, (libc::PT_NOTE, [0; 5]), DATA]).unwrap();
-        assert_eq!((library.entry, library.len, library.segments().count()), (0x1010, 0x5000, 3));
+        assert_eq!((library.entry(), library.len(), library.mappings().count()), (0x1010, 0x5000, 3));
         assert_eq!(library.headers().len(), 64 + 4 * 56);
-        let protections: Vec<u64> = library.segments().map(Segment::protection).collect();
+        let protections: Vec<i32> = library.mappings().map(|mapping| mapping.protection).collect();
         assert_eq!(protections, [1, 5, 3]);
     }
 
@@ -184,9 +133,8 @@ mod tests {
                 let mut start = whole;
                 start[at] = byte;
                 if let Some(library) = Library::of(start, START_LEN) {
-                    let sound =
-                        |s: &Segment| s.file_len <= s.memory_len && s.address + s.memory_len <= library.len;
-                    assert!(library.segments().all(sound) && library.len % PAGE == 0, "{at}: {byte}");
+                    let sound = |it: Mapping| it.file_len <= it.len && it.from + it.len <= library.len();
+                    assert!(library.mappings().all(sound) && library.len() % PAGE == 0, "{at}: {byte}");
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::elf::read_at;
 use crate::layout::{Layout, START_LEN};
 use crate::program;
 use core::ffi::{CStr, c_char};
-use sd_sys::{Errno, Result, check, fd, syscall};
+use sd_sys::{Errno, Result, check, fd, procfs, syscall};
 
 /// A program's file, at the number where the library looks for it. Dropped, it is closed.
 ///
@@ -82,10 +82,8 @@ impl Drop for Loader {
 
 /// Whether somebody traces the calling thread (proc(5)). An error: that is not known.
 fn is_traced() -> Result<bool> {
-    const NAME: &[u8] = b"\nTracerPid:\t";
     let mut status = [0; 1024];
     let len = fd::read_file(b"/proc/thread-self/status\0", &mut status)?;
-    let status = status.get(..len).unwrap_or(&[]);
-    let at = status.windows(NAME.len()).position(|window| window == NAME).ok_or(Errno::EPERM)?;
-    Ok(status.get(at + NAME.len()) != Some(&b'0'))
+    let tracer = status.get(..len).and_then(|status| procfs::field(status, b"TracerPid"));
+    tracer.map(|pid| pid != b"0").ok_or(Errno::EPERM)
 }

@@ -15,7 +15,7 @@ use sd_attach::elf::read_at;
 use sd_attach::layout::{Layout, Mapping, START_LEN};
 use sd_sys::fd::Owned;
 use sd_sys::freestanding::Start;
-use sd_sys::{Errno, Result, check, fd, syscall};
+use sd_sys::{Errno, Result, check, fd, procfs, syscall};
 
 /// A program whose pages are mapped.
 pub(crate) struct Loaded {
@@ -105,7 +105,7 @@ impl Loaded {
     pub(crate) fn keep(self) {
         let number = sd_socket::calls::hide(self.file.into_raw());
         // SAFETY: nobody reads it yet.
-        unsafe { OWN.set(&link(number)) };
+        unsafe { OWN.set(&procfs::of_fd(number)) };
         sites::look_at(BY_PATH.iter().map(|(number, _)| *number));
         IS_LOADED.store(true, Ordering::Relaxed);
     }
@@ -137,7 +137,7 @@ fn map(mapping: &Mapping, base: u64, file: c_int) -> Result<()> {
             let flags = flags | libc::MAP_ANONYMOUS;
             check(syscall!(libc::SYS_mmap, from, len, prot, flags, -1i64, 0))?;
         }
-        if mapping.clear.1 > 0 && prot & libc::PROT_WRITE != 0 {
+        if mapping.clear.1 > 0 {
             ((base + mapping.clear.0) as *mut u8).write_bytes(0, mapping.clear.1 as usize);
         }
     }
@@ -156,15 +156,9 @@ unsafe fn tell(start: &Start, layout: &Layout, base: u64) -> Result<()> {
         (libc::AT_ENTRY, (base + layout.entry) as usize),
         (libc::AT_EXECFN, PATH.text() as usize),
     ] {
-        // SAFETY: by contract; before the pair of AT_NULL there is one of this key, or none.
-        unsafe {
-            start.value(key).ok_or(Errno(libc::ENOEXEC))?;
-            let mut at = start.auxiliary.cast_mut();
-            while (*at)[0] != key as usize {
-                at = at.add(1);
-            }
-            (*at)[1] = value;
-        }
+        let pair = start.pair(key).ok_or(Errno(libc::ENOEXEC))?;
+        // SAFETY: by contract.
+        unsafe { (*pair.cast_mut())[1] = value };
     }
     Ok(())
 }
@@ -199,30 +193,13 @@ impl Text {
 /// # Safety
 /// As for [`load`].
 unsafe fn note_path(file: c_int) -> Result<()> {
-    let link = link(file);
+    let link = procfs::of_fd(file);
     // SAFETY: a C string; one byte less than there is room for; nobody reads it yet.
     unsafe {
         OWN.set(&link);
         let (at, len) = (libc::AT_FDCWD, PATH_LEN - 1);
         check(syscall!(libc::SYS_readlinkat, at, link.as_ptr(), PATH.0.get(), len)).map(drop)
     }
-}
-
-/// The name of what is open at a number, with a zero byte behind.
-fn link(number: c_int) -> [u8; 32] {
-    let mut name = [0; 32];
-    let (mut digits, mut rest) = ([0u8; 10], number.max(0));
-    let mut len = 0;
-    for digit in &mut digits {
-        *digit = b'0' + (rest % 10) as u8;
-        (rest, len) = (rest / 10, len + 1);
-        if rest == 0 {
-            break;
-        }
-    }
-    let digits = digits.iter().take(len).rev();
-    name.iter_mut().zip(b"/proc/self/fd/".iter().chain(digits)).for_each(|(to, from)| *to = *from);
-    name
 }
 
 static IS_LOADED: AtomicBool = AtomicBool::new(false);

@@ -3,9 +3,9 @@
 //! Programs register descriptors before the library knows that they will be of interest. The kernel tells nobody but a
 //! reader of this file for which events, and with which data.
 
-use crate::fd::Owned;
+use crate::fd::{Owned, open_to_read};
 use crate::scratch::Scratch;
-use crate::{Errno, Result, check, fd, syscall};
+use crate::{Errno, Result, fd, procfs};
 use alloc::vec::Vec;
 
 /// A registration as epoll_ctl(2) made it. EPOLLERR and EPOLLHUP are always among the events, unless EPOLLONESHOT has fired.
@@ -75,18 +75,8 @@ fn each(epfd: i32, mut wants_more: impl FnMut(Listed) -> bool) -> Result<()> {
 }
 
 fn open(epfd: i32) -> Result<Owned> {
-    let mut rest = u32::try_from(epfd).map_err(|_| Errno::EBADF)?;
-    let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let len = (rest.max(1).ilog10() + 1) as usize;
-    for digit in path.iter_mut().skip(18).take(len).rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    // SAFETY: a C string: of twelve bytes a number takes at most ten.
-    check(unsafe {
-        syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
-    })
-    .map(|file| Owned::new(file as i32))
+    let number = u32::try_from(epfd).map_err(|_| Errno::EBADF)?;
+    open_to_read(&procfs::path::<32>(b"/proc/self/fdinfo/", number, b""))
 }
 
 /// `tfd: 5 events: 19 data: 5 pos:0 ino:8a3 sdev:8`.

@@ -12,7 +12,7 @@
 use crate::arch::syscall6;
 use crate::futex::SYS_FUTEX_WAITV;
 use crate::scratch::Scratch;
-use crate::{Errno, check, fd};
+use crate::{Errno, check, fd, procfs};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Any address that nothing is mapped at.
@@ -201,9 +201,7 @@ fn are_there() -> Option<bool> {
 }
 
 fn tells_of_filters(status: &[u8]) -> bool {
-    const NAME: &[u8] = b"\nSeccomp:\t";
-    let at = status.windows(NAME.len()).position(|window| window == NAME);
-    at.and_then(|at| status.get(at + NAME.len())).is_some_and(|mode| *mode != b'0')
+    procfs::field(status, b"Seccomp").is_some_and(|mode| mode != b"0")
 }
 
 fn child_survives() -> bool {

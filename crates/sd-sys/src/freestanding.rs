@@ -79,12 +79,18 @@ impl Start {
 
     /// A value of the auxiliary vector.
     pub fn value(&self, key: c_ulong) -> Option<usize> {
+        // SAFETY: a pair of the vector.
+        self.pair(key).map(|at| unsafe { (*at)[1] })
+    }
+
+    /// Where it is there: a key, and its value.
+    pub fn pair(&self, key: c_ulong) -> Option<*const [usize; 2]> {
         let mut at = self.auxiliary;
         loop {
             // SAFETY: the pair of AT_NULL has not come yet.
-            let [found, value] = unsafe { at.read() };
+            let [found, _] = unsafe { at.read() };
             if found == key as usize {
-                return Some(value);
+                return Some(at);
             }
             if found == libc::AT_NULL as usize {
                 return None;

@@ -31,6 +31,7 @@ pub mod msg;
 pub mod netlink;
 pub mod numbers;
 pub mod origins;
+pub mod procfs;
 pub mod raw;
 pub mod rights;
 pub mod ringer;

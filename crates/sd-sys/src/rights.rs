@@ -5,9 +5,8 @@
 //! namespace, at least the same capabilities; and besides no confinement that this process has not. Landlock is not shown
 //! there, but takes no_new_privs or a capability. When in doubt the answer is no.
 
-use crate::fd;
 use crate::scratch::Scratch;
-use crate::{Errno, check, syscall};
+use crate::{Errno, check, fd, procfs, syscall};
 
 /// Not in libc yet; since Linux 6.5.
 const SO_PEERPIDFD: i32 = 77;
@@ -78,8 +77,7 @@ impl Rights {
 
 fn of(pid: i32) -> Option<Rights> {
     let mut text = Scratch::take().ok()?;
-    let mut path = [0u8; 48];
-    let got = fd::read_file(name(&mut path, pid, b"/status"), &mut text);
+    let got = fd::read_file(&procfs::of_process(pid, b"/status"), &mut text);
     // A process's own name may be any bytes.
     let text = text.get(..got.ok()?)?;
     let start = text.iter().position(|byte| *byte == b'\n')?;
@@ -88,25 +86,13 @@ fn of(pid: i32) -> Option<Rights> {
 
 /// The identity of its user namespace.
 fn user_namespace(pid: i32) -> Option<(u64, u64)> {
-    let mut path = [0u8; 48];
+    let path = procfs::of_process(pid, b"/ns/user");
     // SAFETY: an all-zero stat is valid.
     let mut found: libc::stat = unsafe { core::mem::zeroed() };
-    let path = name(&mut path, pid, b"/ns/user").as_ptr();
     // SAFETY: a C string; the kernel writes one stat.
-    check(unsafe { syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path, &raw mut found, 0) }).ok()?;
+    check(unsafe { syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut found, 0) })
+        .ok()?;
     Some((found.st_dev, found.st_ino))
-}
-
-/// `/proc/PID` and a file there, with a zero at the end.
-pub fn name<'a>(into: &'a mut [u8; 48], pid: i32, file: &[u8]) -> &'a [u8] {
-    let (mut digits, mut count, mut rest) = ([0u8; 10], 0, pid.unsigned_abs());
-    while rest > 0 || count == 0 {
-        digits[count] = b'0' + (rest % 10) as u8;
-        (rest, count) = (rest / 10, count + 1);
-    }
-    let parts = b"/proc/".iter().chain(digits[..count].iter().rev()).chain(file);
-    into.iter_mut().zip(parts).for_each(|(to, from)| *to = *from);
-    into
 }
 
 #[cfg(test)]

@@ -33,14 +33,7 @@ pub fn make() -> Result<Owned> {
 
 /// Another description of the file.
 fn open_anew(fd: i32) -> Result<Owned> {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut rest = fd.max(0) as u32;
-    let len = (rest.max(1).ilog10() + 1) as usize;
-    for digit in path.iter_mut().skip(14).take(len).rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    open_to_read(&path)
+    open_to_read(&crate::procfs::of_fd(fd))
 }
 
 /// Whether there is one.

@@ -201,7 +201,7 @@ fn system() -> Option<&'static [u8]> {
 
 fn run_user<'a>(buf: &'a mut [u8; 108], rest: &[u8]) -> Option<&'a [u8]> {
     let mut digits = [0u8; 10];
-    let digits = decimal(USER.load(Ordering::Relaxed), &mut digits);
+    let digits = sd_sys::procfs::decimal(USER.load(Ordering::Relaxed), &mut digits);
     join(buf, &[b"/run/user/", digits, rest])
 }
 
@@ -228,7 +228,7 @@ fn find_path<'a>(
         return (OPEN_BUT_FOR_USER, join(buf, &[directory, b"/socksdirect/monitor.sock"]));
     }
     let mut digits = [0u8; 10];
-    let digits = decimal(user, &mut digits);
+    let digits = sd_sys::procfs::decimal(user, &mut digits);
     let path = match home.filter(|_| user != 0) {
         Some(home) => join(buf, &[home, b"/.local/state/socksdirect/monitor.sock"]),
         None => join(buf, &[b"/run/socksdirect/", digits, b"/monitor.sock"]),
@@ -248,20 +248,4 @@ fn join<'a>(buf: &'a mut [u8; 108], parts: &[&[u8]]) -> Option<&'a [u8]> {
         len += part.len();
     }
     buf.get(..len)
-}
-
-/// Without allocation.
-pub(crate) fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        if let Some(d) = digits.get_mut(at) {
-            *d = b'0' + (n % 10) as u8;
-        }
-        n /= 10;
-        if n == 0 || at == 0 {
-            break;
-        }
-    }
-    digits.get(at..).unwrap_or(&[])
 }

@@ -36,8 +36,7 @@ fn owns(at: i32, path: &[u8]) -> bool {
 }
 
 fn owns_process(pid: i32) -> bool {
-    let mut path = [0u8; 48];
-    let path = crate::rights::name(&mut path, pid, b"");
+    let path = crate::procfs::of_process(pid, b"");
     owns(libc::AT_FDCWD, path.split(|byte| *byte == 0).next().unwrap_or(&[]))
 }
 

@@ -29,10 +29,7 @@ pub(super) fn is_believable(state: i32) -> bool {
 
 /// Where there is no /proc, whoever made it for this user is believed.
 fn has_name(state: i32) -> bool {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0u8; 10];
-    let digits = crate::process::env::decimal(state.unsigned_abs(), &mut digits);
-    path.iter_mut().skip(14).zip(digits).for_each(|(to, from)| *to = *from);
+    let path = sd_sys::procfs::of_fd(state);
     let mut link = [0u8; 64];
     // SAFETY: the kernel reads the path and writes at most the array.
     let got = check(unsafe {

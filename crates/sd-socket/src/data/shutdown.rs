@@ -17,9 +17,10 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
     if crate::socket::names::is_over(endpoint) {
         return Err(Errno::ENOTCONN);
     }
-    let how = match crate::wait::by_kernel::directions(endpoint) {
-        0 => how,
-        _ => crate::data::by_kernel::shutdown(endpoint, how)?,
+    let is_by_kernel = crate::wait::by_kernel::directions(endpoint) != 0;
+    let how = match is_by_kernel {
+        false => how,
+        true => crate::data::by_kernel::shutdown(endpoint, how)?,
     };
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         crate::socket::time_wait::note_shutdown(endpoint);
@@ -44,6 +45,10 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
     if let Some(channel) = endpoint.channel_ref() {
         channel.tell(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     }
-    crate::epoll::look_again(endpoint);
+    match is_by_kernel {
+        // What it is watched for is another thing now.
+        true => crate::epoll::moved(endpoint),
+        false => crate::epoll::look_again(endpoint),
+    }
     Ok(())
 }

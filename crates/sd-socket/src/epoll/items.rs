@@ -39,7 +39,7 @@ impl Source {
     /// The directions of a connection that the kernel's instance tells of.
     pub(super) fn directions(self) -> u32 {
         match self {
-            Source::Socket(endpoint) => crate::wait::by_kernel::directions(endpoint),
+            Source::Socket(endpoint) => crate::wait::by_kernel::watched(endpoint),
             Source::Nested(_) => 0,
         }
     }

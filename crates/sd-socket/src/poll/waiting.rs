@@ -62,7 +62,7 @@ impl Kind {
     fn kernel_events(self, entry: &pollfd) -> Option<pollfd> {
         match self {
             Kind::Socket(endpoint) if !self.in_kernel() => {
-                let directions = by_kernel::directions(endpoint);
+                let directions = by_kernel::watched(endpoint);
                 let events = by_kernel::of_kernel(directions, u32::from(entry.events as u16)) as i16;
                 (directions != 0).then_some(pollfd { events, ..*entry })
             }
@@ -73,7 +73,7 @@ impl Kind {
     /// A connection whose bytes are all ours.
     fn is_connection(self) -> bool {
         matches!(self, Kind::Socket(endpoint) if endpoint.state_now() == State::Connected
-            && by_kernel::directions(endpoint) == 0)
+            && by_kernel::watched(endpoint) == 0)
     }
 
     /// Events of ours.

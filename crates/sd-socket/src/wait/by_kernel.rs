@@ -29,6 +29,16 @@ pub(crate) fn directions(endpoint: &Endpoint) -> u32 {
     road::word(endpoint).map_or(0, |word| word.load(Ordering::Acquire) & KERNEL)
 }
 
+/// Those that the kernel is asked about. A sending direction that is shut down has nothing more to tell: only EPOLLHUP comes, for whatever is
+/// asked, when the peer's stream has ended in the kernel's connection too. Where that stream is the ring's it may have to be heard of there first, and
+/// who reads would find no end yet; tcp_poll() never says EPOLLHUP without one.
+pub(crate) fn watched(endpoint: &Endpoint) -> u32 {
+    match directions(endpoint) {
+        TX_KERNEL if endpoint.flag(SHUT_WR) => 0,
+        directions => directions,
+    }
+}
+
 /// Those of the `events` that the kernel's connection is watched for.
 pub(crate) fn of_kernel(directions: u32, events: u32) -> u32 {
     let rx = if directions & RX_KERNEL != 0 { 0 } else { RX };
@@ -38,7 +48,7 @@ pub(crate) fn of_kernel(directions: u32, events: u32) -> u32 {
 
 /// What the kernel's connection says now.
 pub(crate) fn kernel_part(endpoint: &'static Endpoint) -> u32 {
-    let directions = directions(endpoint);
+    let directions = watched(endpoint);
     let Some(fd) = road::number(endpoint).filter(|_| directions != 0) else { return 0 };
     let found = sd_sys::fd::poll_one(fd, (RX | TX) as i16, 0).map_or(0, |events| u32::from(events as u16));
     let mut part = 0;

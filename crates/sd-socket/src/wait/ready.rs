@@ -74,7 +74,7 @@ fn full_mask(endpoint: &'static Endpoint) -> u32 {
             if way_back::is_wanted_by_peer(endpoint) && way_back::is_due(endpoint) {
                 way_back::tell_self(endpoint);
             }
-            let directions = by_kernel::directions(endpoint);
+            let directions = by_kernel::watched(endpoint);
             let mask = match directions {
                 0 => connected_mask(endpoint),
                 _ => by_kernel::ring_part(endpoint, directions, || connected_mask(endpoint)),

@@ -408,7 +408,7 @@ impl Connection {
 
     /// What the local process has connected to.
     pub(crate) fn service(&self) -> Option<Service> {
-        self.is_opener.then_some((self.peer, self.far.0, self.far.1))
+        self.is_opener.then_some((self.peer, self.tenant, self.far.0, self.far.1))
     }
 
     /// Messages that have come since this was asked last.

@@ -204,12 +204,23 @@ impl Hosts {
         self.file.iter()
     }
 
-    /// The engine of the host with this address, and the tenant whose address it is; 0: nobody's.
-    pub(crate) fn engine_of(&self, ip: Ip) -> Option<(usize, u32)> {
-        let host = self.file.lookup(IpAddr::V6(Ipv6Addr::from(ip.0)))?;
+    /// The engine of the host with this address, and the tenant whose address it is; 0: nobody's. In the namespaces of an owner, or of nobody: 0.
+    pub(crate) fn engine_of(&self, owner: u32, ip: Ip) -> Option<(usize, u32)> {
+        let host = self.file.lookup_in(owner, IpAddr::V6(Ipv6Addr::from(ip.0)))?;
         let engine =
             self.engines.iter().position(|engine| engine.address == host.engine && !engine.is_gone)?;
         Some((engine, host.tenant.as_deref().map_or(0, tenant_id)))
+    }
+
+    /// Tenants' own network namespaces, by the tenant's number: each a file, or how names of files begin, and `*`.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = (u32, &str)> {
+        let tenants = self.file.tenants().iter();
+        tenants.flat_map(|tenant| tenant.namespaces.iter().map(|path| (tenant.id(), path.as_str())))
+    }
+
+    /// In whose namespaces connections of a tenant are: its own, or nobody's (0).
+    pub(crate) fn owner(&self, tenant: u32) -> u32 {
+        if self.namespaces().any(|(owner, _)| owner == tenant) { tenant } else { 0 }
     }
 
     /// Tenants by number, and what each may use of the way to an engine.
@@ -246,7 +257,7 @@ mod tests {
                     host 10.1.0.0/16 10.0.0.2:7077 plain tenant=blue\nhost 10.2.0.0/16 10.0.0.2:7077 plain tenant=red\n\
                     host 10.3.0.0/16 10.0.0.3:7077 plain\n";
         let hosts = Hosts::parse(file, Path::new("/nowhere")).unwrap();
-        let of = |address| hosts.engine_of(Ip::v4(address));
+        let of = |address| hosts.engine_of(0, Ip::v4(address));
         let [blue, red] = ["blue", "red"].map(tenant_id);
         assert_eq!((of([10, 1, 0, 1]), of([10, 2, 0, 1])), (Some((0, blue)), Some((0, red))));
         assert_eq!((of([10, 3, 0, 1]), of([10, 4, 0, 1])), (Some((1, 0)), None));

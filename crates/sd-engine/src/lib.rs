@@ -60,6 +60,7 @@ mod laps;
 mod leave;
 mod looks;
 mod names;
+mod namespaces;
 mod outgoing;
 mod patience;
 mod peer;

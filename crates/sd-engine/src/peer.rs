@@ -355,7 +355,7 @@ fn set_tenants(link: &mut Link, now: u64, tenants: &[(u32, Limits)]) {
 mod tests {
     use super::*;
     use crate::connection::{Connection, WINDOW};
-    use crate::words::Question;
+    use crate::words::{Here, Question};
     use sd_proto::{Ip, Request};
 
     /// Another engine, which was started now, and the time there.
@@ -390,7 +390,7 @@ mod tests {
             let question = Question {
                 local: (Ip([1; 16]), 1),
                 remote: (Ip([2; 16]), 2),
-                own: None,
+                here: Here::default(),
                 began: Some((3, 4)),
             };
             let mut asked = None;

@@ -5,6 +5,7 @@ mod reload;
 
 use crate::desk::Desk;
 use crate::hosts::Hosts;
+use crate::namespaces::Namespaces;
 use crate::patience::Patience;
 use crate::peer::{ACK_DELAY_NS, FOREVER_NS, Peer};
 use crate::policy::{self, Load};
@@ -102,6 +103,7 @@ struct Engine {
     /// Where the kernel tells what its connections carry.
     diag: Option<Diag>,
     translations: Translations,
+    namespaces: Namespaces,
 }
 
 impl Engine {
@@ -142,6 +144,7 @@ impl Engine {
             reload: reload::Reload::default(),
             diag: Diag::open().ok(),
             translations: Translations::default(),
+            namespaces: Namespaces::default(),
         })
     }
 
@@ -288,7 +291,9 @@ impl Engine {
                 self.reload.unsought((client, offer));
                 self.desk.unsought((client, offer), &mut self.links);
             }
-            Reply::Promote { serial, channel, ticket, .. } => self.promised(serial, channel, ticket),
+            Reply::Promote { serial, channel, ticket, netns, .. } => {
+                self.promised(serial, (channel, ticket), netns);
+            }
             Reply::ChannelDead { id } | Reply::PeerGone { id } => {
                 self.desk.gone(id, &mut self.links, &mut self.control);
             }

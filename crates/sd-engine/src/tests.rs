@@ -7,7 +7,7 @@ use crate::incoming::Incoming;
 use crate::laps::Laps;
 use crate::outgoing::Outgoing;
 use crate::seat::{Seat, Slot};
-use crate::words::{Question, Words};
+use crate::words::{Here, Question, Words};
 use sd_link::Ends;
 use sd_proto::Ip;
 use sd_ring::copy::copy_shared;
@@ -298,13 +298,13 @@ fn words_and_questions_are_read_as_they_were_written() {
     let question = Question {
         local: (Ip::v4([10, 0, 0, 1]), 40_000),
         remote: (Ip([9; 16]), 80),
-        own: None,
+        here: Here::default(),
         began: Some((u32::MAX, 7)),
     };
     let bytes = question.encode();
     assert_eq!(Question::decode(&bytes), Some(question));
-    let own = Some([question.remote, question.local]);
-    assert_eq!(Question { own, ..question }.encode(), bytes, "nobody else is told");
+    let here = Here { names: Some([question.remote, question.local]), netns: 7, owner: 8 };
+    assert_eq!(Question { here, ..question }.encode(), bytes, "nobody else is told");
     let untold = Question { began: None, ..question };
     assert_eq!(Question::decode(&untold.encode()).map(|it| it.began), Some(None));
     for end in 0..bytes.len() {
@@ -320,7 +320,7 @@ fn a_file_names_hosts_by_networks() {
     let parse = |text| Hosts::parse(text, std::path::Path::new("/nowhere"));
     let hosts = parse(text).unwrap();
     assert_eq!((hosts.engines.len(), hosts.least, hosts.listen.port()), (2, 9, 7));
-    let engine = |ip| hosts.engine_of(Ip::v4(ip)).map(|(at, _)| hosts.engines[at].address.to_string());
+    let engine = |ip| hosts.engine_of(0, Ip::v4(ip)).map(|(at, _)| hosts.engines[at].address.to_string());
     assert_eq!(engine([10, 0, 0, 2]).as_deref(), Some("10.0.0.2:7"));
     assert_eq!(engine([10, 1, 9, 9]).as_deref(), Some("10.0.0.3:7"));
     assert_eq!(engine([10, 1, 2, 9]).as_deref(), Some("10.0.0.2:7"));

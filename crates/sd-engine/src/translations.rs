@@ -5,7 +5,7 @@
 //! connections (nf_conntrack), in the network namespace of the engine, which is the one that translates for the host and what it runs; who asks needs
 //! CAP_NET_ADMIN. Where it cannot be asked, names are as the program has them.
 
-use crate::words::Question;
+use crate::words::{Here, Question};
 use sd_proto::Ip;
 use sd_sys::netlink::Netlink;
 
@@ -33,7 +33,7 @@ impl Translations {
             Some(names) if names != own => {
                 let [local, remote] = names;
                 tracing::debug!(?own, ?names, "engine: the kernel translates a connection");
-                Question { local, remote, own: Some(own), ..question }
+                Question { local, remote, here: Here { names: Some(own), ..question.here }, ..question }
             }
             _ => question,
         }

@@ -18,20 +18,32 @@ pub(crate) const WORDS_LEN: usize = 37;
 pub(crate) struct Question {
     pub(crate) local: (Ip, u16),
     pub(crate) remote: (Ip, u16),
-    /// The names at its own host, where its kernel translates them. Nobody else is told.
-    pub(crate) own: Option<[(Ip, u16); 2]>,
+    pub(crate) here: Here,
     /// Numbers of the first byte sent, and received.
     pub(crate) began: Option<(u32, u32)>,
+}
+
+/// What only a connection's own host has to know of it. Nobody else is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Here {
+    /// Its names here, where the kernel translates them.
+    pub(crate) names: Option<[(Ip, u16); 2]>,
+    /// Its network namespace; 0: the kernel does not tell.
+    pub(crate) netns: u64,
+    /// The tenant whose own namespace that is, or 0.
+    pub(crate) owner: u32,
 }
 
 impl Question {
     /// What the monitor wants to be asked.
     pub(crate) fn of(reply: &Reply) -> Option<Question> {
-        let Reply::Seek { local, local_port, remote, remote_port, told, sent, received, .. } = *reply else {
+        let Reply::Seek { local, local_port, remote, remote_port, told, sent, received, netns, .. } = *reply
+        else {
             return None;
         };
         let began = told.then_some((sent, received));
-        Some(Question { local: (local, local_port), remote: (remote, remote_port), own: None, began })
+        let here = Here { netns, ..Here::default() };
+        Some(Question { local: (local, local_port), remote: (remote, remote_port), here, began })
     }
 
     pub(crate) fn encode(&self) -> [u8; QUESTION_LEN] {
@@ -60,7 +72,12 @@ impl Question {
             [_] => return None,
         };
         let numbers = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
-        from.0.is_empty().then_some(Question { local, remote, own: None, began: told.then_some(numbers) })
+        from.0.is_empty().then_some(Question {
+            local,
+            remote,
+            here: Here::default(),
+            began: told.then_some(numbers),
+        })
     }
 }
 

@@ -30,8 +30,8 @@ const PAUSES_NS: [u64; 2] = [60_000_000_000, 960_000_000_000];
 /// Of more nothing is measured.
 const SERVICES_MAX: usize = 1024;
 
-/// The other engine, by its number, and where local processes have connected to.
-pub(crate) type Service = (usize, Ip, u16);
+/// The other engine, by its number, the tenant, and where local processes have connected to.
+pub(crate) type Service = (usize, u32, Ip, u16);
 
 /// Whether connections of a service may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +270,7 @@ impl Trial {
 mod tests {
     use super::*;
 
-    const SERVICE: Service = (0, Ip([7; 16]), 80);
+    const SERVICE: Service = (0, 0, Ip([7; 16]), 80);
     const SECOND: u64 = 1_000_000_000;
     /// A connection's bytes in a window as the kernel's.
     const KERNEL: u64 = 10_000;

@@ -11,7 +11,7 @@
 //! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
 //! rekey       SECONDS                      packets have new keys at least so often (3600)
 //! resolve     SECONDS                      names are looked up again so often (30)
-//! tenant      NAME  [weight=NUMBER] [rate=BYTES]
+//! tenant      NAME  [weight=NUMBER] [rate=BYTES] [netns=PATH]...
 //! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
 //! host        NETWORK  NAME:PORT  key=BASE64|shared|plain  [each]  [tenant=NAME]
 //! ```
@@ -20,6 +20,9 @@
 //! key, the key that all share, or `plain`: nobody is checked and everybody may read. A tenant is whose networks these
 //! are: connections between networks of two tenants stay the kernel's. To each other engine a tenant has its part of what is sent, by weight (1), and sends
 //! at most so many bytes a second.
+//!
+//! A tenant may have network namespaces of its own, by their files (`netns=/run/netns/blue`, `netns=/run/netns/blue-*`). For connections of processes in
+//! these its `host` lines hold, and no others; and they hold for nobody else. So two tenants may use the same addresses.
 //!
 //! Where a name stands in the place of an address ([`names`]), what it has now is the engine's address; with `each`, all that it has are addresses of
 //! engines, each of its own host alone. An address is taken from a name only if a `host` line's network has it: that line's where it says `each`.
@@ -159,6 +162,8 @@ pub struct Host {
     pub engine: SocketAddr,
     pub trust: Trust,
     pub tenant: Option<String>,
+    /// The tenant's number if the line holds in its own network namespaces alone; else 0.
+    pub owner: u32,
     /// Where the file says so, from 1.
     pub line: usize,
 }
@@ -170,11 +175,13 @@ pub struct Tenant {
     pub weight: u32,
     /// Bytes a second.
     pub rate: Option<u64>,
+    /// Its own network namespaces, if it has some: their files, or how names of these begin, and `*`.
+    pub namespaces: Vec<String>,
 }
 
 impl Tenant {
     fn new(name: &str) -> Tenant {
-        Tenant { name: name.to_owned(), weight: 1, rate: None }
+        Tenant { name: name.to_owned(), weight: 1, rate: None, namespaces: Vec::new() }
     }
 
     /// By which engines know it ([`tenant_id`]).
@@ -207,11 +214,11 @@ pub struct Hosts {
     pub resolve_seconds: Option<u64>,
     /// Those that a line names, here or of a host.
     tenants: Vec<Tenant>,
-    /// By prefix from the longest on, then by network.
+    /// By owner, by prefix from the longest on, then by network.
     hosts: Vec<Host>,
     /// By line.
     named: Vec<Named>,
-    /// Those of one prefix each.
+    /// Those of one owner and one prefix each.
     runs: Vec<Range<usize>>,
 }
 
@@ -260,12 +267,13 @@ impl Hosts {
                     host(at + 1, network, engine, rest).map(|line| hosts.add_host(line))
                 }
                 [word, ..] if ONE_WORD.contains(word) => Err("one word is wanted behind the first".into()),
-                ["tenant"] => Err("tenant NAME [weight=NUMBER] [rate=BYTES]".into()),
+                ["tenant"] => Err("tenant NAME [weight=NUMBER] [rate=BYTES] [netns=PATH]...".into()),
                 ["host", ..] => Err("host NETWORK ADDRESS:PORT key=BASE64|shared|plain".into()),
                 [word, ..] => Err(format!("{word:?}: no such word ({}, tenant, host)", ONE_WORD.join(", "))),
             };
             done.map_err(|message| HostsError { line: at + 1, message })?;
         }
+        hosts.name_owners();
         hosts.check()?;
         hosts.name_tenants()?;
         hosts.sort();
@@ -294,6 +302,15 @@ impl Hosts {
         }
     }
 
+    fn name_owners(&mut self) {
+        let with_namespaces = self.tenants.iter().filter(|tenant| !tenant.namespaces.is_empty());
+        let owners: HashMap<String, u32> =
+            with_namespaces.map(|tenant| (tenant.name.clone(), tenant.id())).collect();
+        for host in self.hosts.iter_mut().chain(self.named.iter_mut().map(Named::host_mut)) {
+            host.owner = host.tenant.as_ref().and_then(|name| owners.get(name)).copied().unwrap_or(0);
+        }
+    }
+
     /// Those that only hosts name are tenants as well.
     fn name_tenants(&mut self) -> Result<(), HostsError> {
         let said: Vec<_> = self.lines().map(|host| (host.tenant.clone(), host.line)).collect();
@@ -319,7 +336,7 @@ impl Hosts {
             self.hosts.iter().map(|host| (host, None)).chain(self.named.iter().map(Named::said))
         {
             let error = |message| Err(HostsError { line: host.line, message });
-            if let Some(other) = networks.insert(host.network, host.line) {
+            if let Some(other) = networks.insert((host.owner, host.network), host.line) {
                 return error(format!("{} stands in line {other} as well", host.network));
             }
             let (trust, other, said) = match name {
@@ -350,20 +367,26 @@ impl Hosts {
     }
 
     fn sort(&mut self) {
-        self.hosts.sort_by_key(|host| (u8::MAX - host.network.prefix, host.network));
+        self.hosts.sort_by_key(|host| (host.owner, u8::MAX - host.network.prefix, host.network));
         let mut at = 0;
-        for run in self.hosts.chunk_by(|a, b| a.network.prefix == b.network.prefix) {
+        for run in self.hosts.chunk_by(|a, b| (a.owner, a.network.prefix) == (b.owner, b.network.prefix)) {
             self.runs.push(at..at + run.len());
             at += run.len();
         }
     }
 
-    /// The host that has this address: the one with the longest prefix.
+    /// The host that has this address: the one with the longest prefix. Not of a tenant with namespaces of its own.
     pub fn lookup(&self, address: IpAddr) -> Option<&Host> {
+        self.lookup_in(0, address)
+    }
+
+    /// The same in the namespaces of an owner ([`Host::owner`]).
+    pub fn lookup_in(&self, owner: u32, address: IpAddr) -> Option<&Host> {
         let (is_v6, bits) = family_bits(address);
         self.runs.iter().find_map(|run| {
             let run = self.hosts.get(run.clone())?;
-            let prefix = run.first()?.network.prefix;
+            let first = run.first().filter(|first| first.owner == owner)?;
+            let prefix = first.network.prefix;
             let wanted = Network { is_v6, prefix, bits: bits & mask(prefix) };
             let at = run.binary_search_by_key(&wanted, |host| host.network).ok()?;
             run.get(at)

@@ -1,7 +1,7 @@
 //! The hosts file: what it says, what it cannot mean, and that the longest prefix counts.
 
 use proptest::prelude::*;
-use sd_keys::hosts::{Carriers, Network, Tenant};
+use sd_keys::hosts::{Carriers, Network, Tenant, tenant_id};
 use sd_keys::{Hosts, Trust};
 use sd_link::congestion::Congestion;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -202,8 +202,11 @@ fn what_carries_and_how_fast() {
         (hosts.carriers, hosts.congestion),
         (Some(Carriers::Datagrams), Some(Congestion::Swift(250_000)))
     );
-    let red = Tenant { name: "red".into(), weight: 3, rate: Some(5000) };
-    assert_eq!(hosts.tenants(), [red, Tenant { name: "blue".into(), weight: 1, rate: None }]);
+    let red = Tenant { name: "red".into(), weight: 3, rate: Some(5000), namespaces: Vec::new() };
+    assert_eq!(
+        hosts.tenants(),
+        [red, Tenant { name: "blue".into(), weight: 1, rate: None, namespaces: Vec::new() }]
+    );
     for (text, said) in [
         ("carrier pigeon", "no carrier"),
         ("carrier trunk\ncarrier trunk", "said twice"),
@@ -215,10 +218,39 @@ fn what_carries_and_how_fast() {
         ("tenant a\ntenant a", "said twice"),
         ("tenant", "tenant NAME"),
         ("tenant a b", "no such word"),
+        ("tenant a netns=blue", "no absolute path"),
+        ("tenant a netns=/", "no absolute path"),
+        ("tenant a netns=/run/*/x", "no absolute path"),
+        ("tenant a netns=/run/**", "no absolute path"),
         // They are found by trying.
         ("tenant costarring\nhost 1.2.3.4 1.2.3.4:5 plain tenant=liquid", "the same number"),
     ] {
         let error = Hosts::parse(text).unwrap_err();
         assert!(error.message.contains(said), "{text}: {error}");
     }
+}
+
+/// Two tenants with namespaces of their own have the same addresses behind different engines, and a third has the rest.
+#[test]
+fn tenants_with_namespaces_of_their_own() {
+    let text = "host 10.0.0.0/8 1.1.1.1:1 plain tenant=blue\nhost 10.0.0.0/8 1.1.1.2:1 plain tenant=red\n\
+                host 10.0.0.0/8 1.1.1.3:1 plain tenant=green\nhost 10.1.0.0/16 1.1.1.2:1 plain tenant=blue\n\
+                tenant blue netns=/run/netns/blue netns=/run/netns/b-*\ntenant red netns=/proc/7/ns/net\n";
+    let hosts = Hosts::parse(text).unwrap();
+    let engine = |owner, address| hosts.lookup_in(owner, ip(address)).map(|host| host.engine.to_string());
+    let [blue, red] = ["blue", "red"].map(tenant_id);
+    for (owner, address, found) in [
+        (blue, "10.2.0.1", Some("1.1.1.1:1")),
+        (blue, "10.1.0.1", Some("1.1.1.2:1")),
+        (red, "10.1.0.1", Some("1.1.1.2:1")),
+        (red, "11.0.0.1", None),
+        (0, "10.1.0.1", Some("1.1.1.3:1")),
+        (tenant_id("green"), "10.1.0.1", None),
+    ] {
+        assert_eq!(engine(owner, address).as_deref(), found, "{address} of {owner}");
+    }
+    assert_eq!(hosts.lookup(ip("10.1.0.1")).unwrap().tenant.as_deref(), Some("green"));
+    assert_eq!(hosts.tenants()[0].namespaces, ["/run/netns/blue", "/run/netns/b-*"]);
+    let twice = format!("{text}host 10.0.0.0/8 1.1.1.9:1 plain tenant=red");
+    assert!(Hosts::parse(&twice).unwrap_err().message.contains("line 2 as well"));
 }

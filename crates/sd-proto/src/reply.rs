@@ -155,6 +155,8 @@ pub enum Reply {
         sent: u32,
         /// See `sent`.
         received: u32,
+        /// To an engine: the network namespace of the other end, SO_NETNS_COOKIE. Else zero.
+        netns: u64,
     } brings 3, silent;
     /// Unasked: connections of the process that were promoted are to go back to the kernel's, if one of their ends has this name.
     64 Demote {
@@ -210,6 +212,8 @@ pub enum Reply {
         messages: u32,
         /// See `messages`.
         bytes: u64,
+        /// Its network namespace, SO_NETNS_COOKIE; zero: the kernel does not tell.
+        netns: u64,
     } brings 0, silent;
     /// Unasked, to an engine: a client that [`Reply::Seek`] was said of has ended, or a connection of its.
     69 Unseek {

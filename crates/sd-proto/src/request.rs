@@ -394,6 +394,8 @@ pub enum Request {
         port: u16,
         /// Whose it is; empty: nobody's.
         tenant: Name,
+        /// It is that in the tenant's own network namespaces alone.
+        apart: bool,
     } brings 0, silent;
     /// From the engine: how it stands with another host's, and what it has counted since it was started. Once a second at most, and only when
     /// something has changed. No answer.

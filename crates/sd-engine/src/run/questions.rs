@@ -13,7 +13,7 @@ use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::peer::{FOREVER_NS, Tenure};
 use crate::policy::{self, Load};
-use crate::words::Question;
+use crate::words::{Here, Question};
 use crate::worth::{May, Service};
 use sd_proto::{Ip, Request};
 use sd_pump::control::Control;
@@ -96,8 +96,13 @@ impl Engine {
 
     /// A local end whose other end may be another host's.
     pub(super) fn seek(&mut self, offer: (u64, u64), question: Question, load: Load) {
-        let sought = self.translations.of(question);
-        let Some((peer, tenant)) = self.hosts.engine_of(sought.remote.0) else {
+        // One that cannot be looked for now is offered again in a minute.
+        let Some(owner) = self.namespaces.owner(question.here.netns, &self.hosts, now_ns()) else { return };
+        let sought = match owner {
+            0 => self.translations.of(question),
+            owner => Question { here: Here { owner, ..question.here }, ..question },
+        };
+        let Some((peer, tenant)) = self.hosts.engine_of(owner, sought.remote.0) else {
             return self.reload.keep(now_ns() + WAITS_NS, offer, question, load);
         };
         let question = sought;
@@ -113,9 +118,19 @@ impl Engine {
         self.offered.add(id, question);
     }
 
-    pub(super) fn promised(&mut self, id: u64, channel: u64, ticket: u64) {
-        let until_ns = now_ns() + WAITS_NS;
+    /// The local end is in this network namespace.
+    pub(super) fn promised(&mut self, id: u64, (channel, ticket): (u64, u64), netns: u64) {
+        let now = now_ns();
+        let until_ns = now + WAITS_NS;
         let Some(connection) = self.desk.connections.get(id) else { return };
+        if self.namespaces.owner(netns, &self.hosts, now) != Some(self.hosts.owner(connection.tenant)) {
+            tracing::warn!(
+                connection = id,
+                netns,
+                "engine: a connection is in another tenant's network namespace"
+            );
+            return self.desk.give_up(id, &mut self.links);
+        }
         connection.until_ns = until_ns;
         if let (Some(number), false) = (connection.number, connection.is_opener)
             && self.links[connection.peer].accept(number, id, WINDOW).is_err()
@@ -145,7 +160,9 @@ impl Engine {
         for (peer, number, tenant, question) in std::mem::take(&mut self.desk.asked) {
             // Whose connections it is about that engine must be asked for, too, and the same tenant's.
             let stays = self.peers[peer].tenure == Tenure::Stays;
-            let is_its = |it: &Question| stays && self.hosts.engine_of(it.local.0) == Some((peer, tenant));
+            let is_its = |it: &Question| {
+                stays && self.hosts.engine_of(self.hosts.owner(tenant), it.local.0) == Some((peer, tenant))
+            };
             let question = question.filter(is_its);
             let Some(Question { local, remote, began, .. }) = question else {
                 tracing::debug!(
@@ -261,7 +278,9 @@ impl Desk {
 /// What the kernel has carried of a connection, if it is of this network namespace.
 fn carried(diag: Option<&Diag>, question: &Question) -> Option<u64> {
     let name = |(ip, port): (Ip, u16)| (ip.to_addr(), port);
-    let [local, remote] = question.own.unwrap_or([question.local, question.remote]);
+    // Names in a tenant's own namespace may be another connection's here.
+    (question.here.owner == 0).then_some(())?;
+    let [local, remote] = question.here.names.unwrap_or([question.local, question.remote]);
     diag?.carried(name(local), name(remote))
 }
 
@@ -276,7 +295,12 @@ mod tests {
 
     #[test]
     fn who_is_offered_is_looked_at_when_something_happens_and_seldom() {
-        let question = Question { local: (Ip([0; 16]), 1), remote: (Ip([0; 16]), 2), own: None, began: None };
+        let question = Question {
+            local: (Ip([0; 16]), 1),
+            remote: (Ip([0; 16]), 2),
+            here: Here::default(),
+            began: None,
+        };
         let (mut offered, now) = (Offered::default(), 10 * ASKED_NS);
         assert!(!offered.is_due(now, true), "there are none");
         offered.add(1, question);

@@ -164,6 +164,7 @@ impl Engine {
         new.arrange(&self.hosts.engines, is_free);
         new.keep_credentials(&self.hosts);
         let before = std::mem::replace(&mut self.hosts, new);
+        self.namespaces.forget();
         let is_other_way = self.hosts.is_other_way(&before);
         for (at, engine) in self.hosts.engines.iter().enumerate() {
             let Some(peer) = self.peers.get_mut(at) else {
@@ -189,7 +190,8 @@ impl Engine {
         }
         let Engine { peers, hosts, desk, links, control, .. } = self;
         let stays = |it: &crate::connection::Connection| {
-            peers[it.peer].tenure == Tenure::Stays && hosts.engine_of(it.far.0) == Some((it.peer, it.tenant))
+            peers[it.peer].tenure == Tenure::Stays
+                && hosts.engine_of(hosts.owner(it.tenant), it.far.0) == Some((it.peer, it.tenant))
         };
         desk.send_back(stays, links, control);
         self.is_unsent = true;
@@ -229,6 +231,7 @@ impl Engine {
                 engine: ip_of(host.engine.ip()),
                 port: host.engine.port(),
                 tenant: Name::of(host.tenant.as_deref().unwrap_or_default()),
+                apart: host.owner != 0,
             });
         }
         self.reports.begin_anew(&mut self.peers);

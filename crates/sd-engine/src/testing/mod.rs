@@ -14,7 +14,7 @@ use crate::connection::{Connection, WINDOW};
 use crate::desk::{self, Desk, View};
 use crate::incoming;
 use crate::seat::{Seat, Slot};
-use crate::words::{Question, Words};
+use crate::words::{Here, Question, Words};
 use other::{Bytes, NoSeal, Other};
 use sd_link::congestion::Congestion;
 use sd_link::{Config, Connection as Number, Limits, Link};
@@ -129,7 +129,7 @@ impl World {
     fn add_thirds(&mut self) {
         let (mut thirds, mut third) = (link(9), Other::default());
         let name = (Ip([1; 16]), 1);
-        let question = Question { local: name, remote: name, own: None, began: None }.encode();
+        let question = Question { local: name, remote: name, here: Here::default(), began: None }.encode();
         for _ in 0..6 {
             self.swap_roles(&mut thirds, &mut third);
             self.exchange(&mut Bytes(&[]), &Way::default(), 1);
@@ -238,7 +238,8 @@ impl World {
         let kind = bytes.u8() % 15;
         if kind == 0 {
             let name = (Ip([bytes.u8(); 16]), 1);
-            let question = Question { local: name, remote: name, own: None, began: None }.encode();
+            let question =
+                Question { local: name, remote: name, here: Here::default(), began: None }.encode();
             let len = if bytes.u8() > 240 { bytes.below(question.len()) } else { question.len() };
             let end = self.other.numbers.len() as u64;
             if let Ok(number) = self.others.open(0, end, WINDOW, &question[..len]) {
@@ -372,7 +373,7 @@ impl World {
             _ if self.desk.connections.count < CONNECTIONS => {
                 let id = self.desk.connections.add(Connection::new(0, true, u64::MAX));
                 let name = (Ip([1; 16]), 1);
-                let question = Question { local: name, remote: name, own: None, began: None };
+                let question = Question { local: name, remote: name, here: Here::default(), began: None };
                 match self.links[0].open(0, id, WINDOW, &question.encode()) {
                     Ok(number) => {
                         self.desk.connections.get(id).into_iter().for_each(|it| it.number = Some(number));

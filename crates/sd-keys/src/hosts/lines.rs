@@ -21,7 +21,7 @@ pub(super) fn tenant(name: &str, rest: &[&str]) -> Result<Tenant, String> {
     if !is_name(name) {
         return Err(format!("{name:?} is no name for a tenant"));
     }
-    let (mut weight, mut rate) = (None, None);
+    let (mut weight, mut rate, mut namespaces) = (None, None, Vec::new());
     for word in rest {
         let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0);
         match word.split_once('=') {
@@ -32,10 +32,19 @@ pub(super) fn tenant(name: &str, rest: &[&str]) -> Result<Tenant, String> {
             Some(("rate", text)) => {
                 once(&mut rate, number(text).ok_or(format!("{text:?} are no bytes a second"))?)?;
             }
-            _ => return Err(format!("{word:?}: no such word (weight=NUMBER, rate=BYTES)")),
+            Some(("netns", path)) if is_of_namespaces(path) => namespaces.push(path.to_owned()),
+            Some(("netns", path)) => {
+                return Err(format!("{path:?} is no absolute path with at most a * at its end"));
+            }
+            _ => return Err(format!("{word:?}: no such word (weight=NUMBER, rate=BYTES, netns=PATH)")),
         }
     }
-    Ok(Tenant { weight: weight.unwrap_or(1), rate, ..Tenant::new(name) })
+    Ok(Tenant { weight: weight.unwrap_or(1), rate, namespaces, ..Tenant::new(name) })
+}
+
+fn is_of_namespaces(path: &str) -> bool {
+    let name = path.strip_suffix('*').unwrap_or(path);
+    name.len() > 1 && name.starts_with('/') && !name.contains('*')
 }
 
 pub(super) fn carriers(name: &str) -> Result<Carriers, String> {
@@ -88,7 +97,7 @@ pub(super) fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> R
         }
     }
     let trust = trust.ok_or("how the engine is known has to be said: key=BASE64, shared or plain")?;
-    let host = Host { network, engine, trust, tenant, line };
+    let host = Host { network, engine, trust, tenant, owner: 0, line };
     Ok(match name {
         None => Line::Host(host),
         Some(name) => {

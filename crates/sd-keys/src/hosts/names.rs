@@ -35,6 +35,10 @@ impl Named {
     pub(super) fn said(&self) -> (&Host, Option<&str>) {
         (&self.host, Some(&self.name))
     }
+
+    pub(super) fn host_mut(&mut self) -> &mut Host {
+        &mut self.host
+    }
 }
 
 impl Hosts {
@@ -63,7 +67,8 @@ impl Hosts {
         let mut all: Vec<Host> = self.hosts.clone();
         for Named { name, engines, host } in &self.named {
             let is_known = |ip: IpAddr| match engines {
-                Engines::One => self.lines().any(|line| line.network.contains(ip)),
+                // Of a tenant with namespaces of its own addresses are not the hosts'.
+                Engines::One => self.lines().any(|line| line.owner == 0 && line.network.contains(ip)),
                 Engines::Each => host.network.contains(ip),
             };
             let answer = answers.get(name).map(Vec::as_slice).unwrap_or_default();
@@ -92,7 +97,7 @@ impl Hosts {
             }
         }
         for host in all {
-            let before = |other: &&Host| other.network == host.network;
+            let before = |other: &&Host| (other.owner, other.network) == (host.owner, host.network);
             let other_way = |other: &&Host| other.engine == host.engine && other.trust != host.trust;
             if let Some(other) = resolved.hosts.iter().find(|other| before(other) || other_way(other)) {
                 refused.push(format!(

@@ -170,6 +170,7 @@ impl Server {
             received,
             messages: load.0,
             bytes: load.1,
+            netns: facts.netns,
         };
         if self.tell_engine(engine, &notice, &[]).is_some() {
             self.engine.seekers.insert(client);

@@ -13,6 +13,8 @@ struct Network {
     bits: u32,
     engine: SocketAddr,
     tenant: Name,
+    /// In the tenant's own network namespaces alone.
+    is_apart: bool,
 }
 
 /// All of them; those with more bits first.
@@ -22,24 +24,25 @@ pub(super) struct Networks(Vec<Network>);
 impl Networks {
     /// Of what is no network nothing is kept.
     pub(super) fn note(&mut self, said: &Request) {
-        let Request::Network { ip, prefix, engine, port, tenant } = *said else { return };
+        let Request::Network { ip, prefix, engine, port, tenant, apart } = *said else { return };
         let bits = if ip.to_v4().is_some() { prefix.saturating_add(96) } else { prefix };
         if bits > 128 || self.0.len() >= NETWORKS_MAX {
             return;
         }
         let engine = SocketAddr::new(engine.to_addr(), port);
         let at = self.0.partition_point(|other| other.bits >= bits);
-        self.0.insert(at, Network { first: u128::from_be_bytes(ip.0), bits, engine, tenant });
+        let first = u128::from_be_bytes(ip.0);
+        self.0.insert(at, Network { first, bits, engine, tenant, is_apart: apart });
     }
 
-    /// The engine behind which this address is, and its tenant.
+    /// The engine behind which this address is, and its tenant. Of tenants with namespaces of their own nothing is said: several may have the address.
     pub(super) fn of(&self, address: Ip) -> Option<(SocketAddr, Option<&str>)> {
         let address = u128::from_be_bytes(address.0);
         let has = |it: &&Network| {
             let mask = u128::MAX.checked_shl(128 - it.bits).unwrap_or(0);
             address & mask == it.first & mask
         };
-        self.0.iter().find(has).map(|it| (it.engine, it.tenant()))
+        self.0.iter().filter(|it| !it.is_apart).find(has).map(|it| (it.engine, it.tenant()))
     }
 
     /// The tenants that have networks behind an engine.
@@ -67,7 +70,14 @@ mod tests {
         let mut all = Networks::default();
         let mut note = |ip, prefix, port, tenant| {
             let engine = Ip::v4([10, 0, 0, 9]);
-            all.note(&Request::Network { ip, prefix, engine, port, tenant: Name::of(tenant) });
+            all.note(&Request::Network {
+                ip,
+                prefix,
+                engine,
+                port,
+                tenant: Name::of(tenant),
+                apart: tenant == "green",
+            });
         };
         note(Ip::v4([10, 1, 0, 0]), 16, 1, "");
         note(Ip::v4([10, 1, 2, 0]), 24, 2, "blue");
@@ -75,16 +85,17 @@ mod tests {
         note(Ip([0; 16]), 129, 3, "no");
         note(Ip([0; 16]), u32::MAX, 3, "no");
         note(Ip::v4([10, 1, 2, 9]), 32, 2, "red");
+        note(Ip::v4([10, 1, 2, 3]), 32, 2, "green");
         let port = |all: &Networks, ip| {
             all.of(Ip::v4(ip)).map(|(engine, name)| (engine.port(), name.map(str::to_owned)))
         };
         assert_eq!(port(&all, [10, 1, 9, 9]), Some((1, None)));
         assert_eq!(port(&all, [10, 1, 2, 3]), Some((2, Some("blue".into()))));
         assert_eq!(port(&all, [10, 2, 2, 3]), None);
-        assert_eq!(all.tenants("10.0.0.9:2".parse().unwrap()), ["blue", "red"]);
+        assert_eq!(all.tenants("10.0.0.9:2".parse().unwrap()), ["blue", "green", "red"]);
         for port in 0..2 * NETWORKS_MAX as u16 {
             let (ip, engine) = (Ip::v4([1, 1, 1, 1]), Ip([1; 16]));
-            all.note(&Request::Network { ip, prefix: 8, engine, port, tenant: Name::of("") });
+            all.note(&Request::Network { ip, prefix: 8, engine, port, tenant: Name::of(""), apart: false });
         }
         assert_eq!(all.0.len(), NETWORKS_MAX);
     }

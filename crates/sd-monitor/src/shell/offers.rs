@@ -131,6 +131,7 @@ impl Server {
             told: to.began().is_some(),
             sent: to.began().map_or(0, |(sent, _)| sent),
             received: to.began().map_or(0, |(_, received)| received),
+            netns: if self.engine.is(to.client) { other.facts.netns } else { 0 },
         };
         self.tell_of_promotion(b, &notice(b, a, 1), None)?;
         self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;

@@ -81,7 +81,7 @@ fn an_engine_gets_the_hosts_file_and_what_it_makes_of_it_is_shown() {
     let (ip, engine) = (Ip::v4([10, 1, 0, 0]), Ip::v4([10, 0, 0, 2]));
     client.control.tell(listed(false, 0, 1), &[]);
     let tenant = sd_proto::Name::of("blue");
-    client.control.tell(Request::Network { ip, prefix: 16, engine, port: 7, tenant }, &[]);
+    client.control.tell(Request::Network { ip, prefix: 16, engine, port: 7, tenant, apart: false }, &[]);
     client.control.tell(peer(7, PeerState::Up), &[]);
     let seen = client.control.status()["engine"].clone();
     assert_eq!(seen["hosts"], serde_json::json!({"mistake": null, "unresolved": 1}));

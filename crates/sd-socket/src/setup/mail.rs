@@ -61,6 +61,7 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
             told,
             sent,
             received,
+            netns: _,
         } => {
             if side == Side::A as u32 && !got.fds.as_slice().is_empty() {
                 match told_channel(channel, (Side::A, 0), (peer_pid, stranger), got) {

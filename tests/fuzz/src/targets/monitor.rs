@@ -208,9 +208,14 @@ fn of_promotion((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
 fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
     match b & 48 {
         0 => Request::Engine,
-        16 if b & 72 == 72 => {
-            Request::Network { ip: ip(a), prefix: x, engine: ip(b), port, tenant: sd_proto::Name::of("a") }
-        }
+        16 if b & 72 == 72 => Request::Network {
+            ip: ip(a),
+            prefix: x,
+            engine: ip(b),
+            port,
+            tenant: sd_proto::Name::of("a"),
+            apart: x & 1 == 1,
+        },
         16 if b & 64 != 0 => Request::Listed { mistaken: y & 1 != 0, line: x, names: y },
         16 => Request::Found { client: a, offer: u64::from(x), serial: b },
         48 => Request::Peer {

@@ -1,0 +1,147 @@
+//! Whose a network namespace is: a tenant may have some of its own, by their files (`sd_keys::hosts`).
+//!
+//! The kernel has a number for a namespace (SO_NETNS_COOKIE), which only a socket in it tells. So a thread goes there, for which it needs CAP_SYS_ADMIN.
+//! That is done when a namespace comes up that is not known, as containers come and go. One to which no file leads is looked for again after a while.
+//!
+//! # Guarantees
+//! * Who is in a namespace of a tenant's own is never taken for somebody else; where two tenants name it, it is nobody's, and its connections stay
+//!   the kernel's.
+//! * However many namespaces users make, files are looked at ten times a second at most.
+
+use crate::hosts::Hosts;
+use sd_sys::fd::getsockopt_u64;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+const SO_NETNS_COOKIE: i32 = 71;
+/// A namespace to which no file leads is looked for again after so long.
+const AGAIN_NS: u64 = 10_000_000_000;
+/// Files are looked at so often, and so many of them.
+const PAUSE_NS: u64 = 100_000_000;
+const FILES_MAX: usize = 4096;
+/// So many namespaces are remembered.
+const KNOWN_MAX: usize = 1 << 16;
+/// Two tenants say that it is theirs. No line has this owner: it is a number that no tenant's name has, in practice.
+const DISPUTED: u32 = u32::MAX;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Namespaces {
+    /// By the kernel's number: the owner, or 0, and when that was found.
+    known: HashMap<u64, (u32, u64)>,
+    looked_at: u64,
+}
+
+impl Namespaces {
+    /// The tenant whose own namespace that is; 0: it is nobody's own. `None`: it is not known yet, and not looked for now.
+    pub(crate) fn owner(&mut self, netns: u64, hosts: &Hosts, now: u64) -> Option<u32> {
+        if netns == 0 || hosts.namespaces().next().is_none() {
+            return Some(0);
+        }
+        match self.known.get(&netns).copied() {
+            Some((owner, at)) if owner != 0 || now - at < AGAIN_NS => return Some(owner),
+            _ if now - self.looked_at < PAUSE_NS => return None,
+            _ => {}
+        }
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.looked_at = now;
+        for (number, owner) in look(hosts) {
+            let place = self.known.entry(number).or_insert((0, now));
+            *place = (if place.0 == 0 || place.0 == owner { owner } else { DISPUTED }, now);
+        }
+        Some(self.known.entry(netns).and_modify(|known| known.1 = now).or_insert((0, now)).0)
+    }
+
+    /// Another file holds.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
+    }
+}
+
+/// The namespaces to which files lead, and whose these are.
+fn look(hosts: &Hosts) -> Vec<(u64, u32)> {
+    let files: Vec<(u32, PathBuf)> = hosts
+        .namespaces()
+        .flat_map(|(owner, path)| paths(path).into_iter().map(move |path| (owner, path)))
+        .take(FILES_MAX)
+        .collect();
+    let number = |(owner, path): &(u32, PathBuf)| match number_of(path) {
+        Ok(number) => Some((number, *owner)),
+        Err(error) => {
+            tracing::debug!("engine: {} leads to no network namespace: {error}", path.display());
+            None
+        }
+    };
+    // Who goes into another namespace does nothing else any more.
+    let went = || files.iter().filter_map(number).collect();
+    std::thread::scope(|scope| scope.spawn(went).join()).unwrap_or_default()
+}
+
+/// The files that a tenant's line names.
+fn paths(path: &str) -> Vec<PathBuf> {
+    let Some(start) = path.strip_suffix('*') else { return vec![path.into()] };
+    let Some((folder, name)) = start.rsplit_once('/') else { return Vec::new() };
+    let folder = if folder.is_empty() { Path::new("/") } else { Path::new(folder) };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let fits = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|it| it.starts_with(name))
+    };
+    entries.map(|entry| entry.path()).filter(fits).take(FILES_MAX).collect()
+}
+
+/// The calling thread goes there.
+fn number_of(path: &Path) -> std::io::Result<u64> {
+    let file = File::open(path)?;
+    let error = |errno: sd_sys::Errno| std::io::Error::from_raw_os_error(errno.0);
+    // SAFETY: no pointers. Of the calling thread alone another namespace becomes the current one.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setns, file.as_raw_fd(), libc::CLONE_NEWNET) })
+        .map_err(error)?;
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let socket = sd_sys::fd::socket(libc::AF_UNIX, kind, 0).map_err(error)?;
+    getsockopt_u64(socket.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE).map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(namespaces: &str) -> Hosts {
+        let text = format!("listen 10.0.0.1:7077\n{namespaces}");
+        Hosts::parse(&text, Path::new("/nowhere")).unwrap()
+    }
+
+    fn own() -> u64 {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        getsockopt_u64(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap()
+    }
+
+    #[test]
+    fn a_namespace_is_found_by_its_file() {
+        if sd_sys::fd::geteuid() != 0 {
+            return;
+        }
+        let blue = sd_keys::hosts::tenant_id("blue");
+        let (mut all, now) = (Namespaces::default(), 1 << 40);
+        assert_eq!(all.owner(own(), &hosts(""), now), Some(0), "no tenant has any");
+        let theirs = hosts("tenant blue netns=/proc/self/ns/ne*");
+        assert_eq!(all.owner(own(), &theirs, now), Some(blue));
+        assert_eq!(all.owner(1 << 60, &theirs, now + 1), None, "too soon");
+        assert_eq!(all.owner(1 << 60, &theirs, now + PAUSE_NS), Some(0), "another");
+        assert_eq!(all.owner(0, &theirs, now), Some(0), "the kernel does not tell");
+        all.forget();
+        let both = hosts("tenant blue netns=/proc/self/ns/net\ntenant red netns=/proc/thread-self/ns/net");
+        assert_eq!(all.owner(own(), &both, now + 2 * PAUSE_NS), Some(DISPUTED));
+        all.forget();
+        let nowhere = hosts("tenant blue netns=/nowhere/* netns=/proc/self/status");
+        assert_eq!(all.owner(own(), &nowhere, now + 3 * PAUSE_NS), Some(0));
+        assert_eq!(
+            all.owner(own(), &theirs, now + 3 * PAUSE_NS + AGAIN_NS),
+            Some(blue),
+            "it is looked for again"
+        );
+    }
+}

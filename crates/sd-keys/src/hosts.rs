@@ -190,11 +190,11 @@ impl Tenant {
     }
 }
 
-/// The number of a tenant's name (FNV-1a), which is the same on all hosts, and not 0: so are connections of no tenant.
+/// The number of a tenant's name (FNV-1a), which is the same on all hosts, and not 0: so are connections of no tenant. Nor `u32::MAX`.
 pub fn tenant_id(name: &str) -> u32 {
     let hash =
         name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    hash.max(1)
+    hash.clamp(1, u32::MAX - 1)
 }
 
 /// What a hosts file says.

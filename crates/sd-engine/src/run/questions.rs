@@ -127,7 +127,7 @@ impl Engine {
             tracing::warn!(
                 connection = id,
                 netns,
-                "engine: a connection is in another tenant's network namespace"
+                "engine: a connection is in a network namespace that is not its tenant's"
             );
             return self.desk.give_up(id, &mut self.links);
         }

@@ -10,7 +10,7 @@ use sd_keys::hosts::{Carriers, Tenant, tenant_id};
 use sd_keys::{Cipher, Credentials, Identity, SharedKey, Trust};
 use sd_link::Limits;
 use sd_link::congestion::Congestion;
-use sd_proto::Ip;
+use sd_proto::{Ip, Name};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
@@ -210,6 +210,13 @@ impl Hosts {
         let engine =
             self.engines.iter().position(|engine| engine.address == host.engine && !engine.is_gone)?;
         Some((engine, host.tenant.as_deref().map_or(0, tenant_id)))
+    }
+
+    /// An engine's address and port, and a tenant's name, for people.
+    pub(crate) fn named(&self, engine: usize, tenant: u32) -> (Ip, u16, Name) {
+        let address = self.engines.get(engine).map_or(self.listen, |engine| engine.address);
+        let name = self.file.tenants().iter().find(|it| it.id() == tenant).map_or("", |it| it.name.as_str());
+        (address.ip().into(), address.port(), Name::of(name))
     }
 
     /// Tenants' own network namespaces, by the tenant's number: each a file, or how names of files begin, and `*`.

@@ -17,10 +17,10 @@ use crate::peer::{FOREVER_NS, Peer, Tenure};
 use sd_carrier::{End, State, Trunk};
 use sd_keys::Trust;
 use sd_link::{Cause, Counters, Link};
-use sd_proto::{Ip, PeerState, Request};
+use sd_proto::{PeerState, Request};
 use sd_pump::control::Control;
 use sd_sys::Errno;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// From one report to the next, and from one line about a greeting that failed to the next.
@@ -185,7 +185,7 @@ impl Standing {
         let (sum, below) = (self.sum(link), trunk.and_then(below));
         let kernels = below.map(|info| u64::from(info.rtt_us) * 1000);
         let report = Request::Peer {
-            ip: ip_of(self.address),
+            ip: self.address.ip().into(),
             port: self.address.port(),
             state: self.state,
             errno: self.errno.0 as u32,
@@ -218,13 +218,6 @@ fn why(state: PeerState, errno: Errno) -> String {
 /// What the kernel says of a trunk.
 fn below(trunk: &Trunk) -> Option<sd_sys::tcp::Info> {
     sd_sys::tcp::info(trunk.as_fd().as_raw_fd()).ok()
-}
-
-fn ip_of(address: SocketAddr) -> Ip {
-    match address.ip() {
-        IpAddr::V4(v4) => Ip::v4(v4.octets()),
-        IpAddr::V6(v6) => Ip(v6.octets()),
-    }
 }
 
 /// When the monitor is told.

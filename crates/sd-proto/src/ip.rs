@@ -66,3 +66,12 @@ impl Ip {
         self.to_v4().map_or(self.0 == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], |a| a[0] == 127)
     }
 }
+
+impl From<IpAddr> for Ip {
+    fn from(address: IpAddr) -> Ip {
+        match address {
+            IpAddr::V4(v4) => Ip::v4(v4.octets()),
+            IpAddr::V6(v6) => Ip(v6.octets()),
+        }
+    }
+}

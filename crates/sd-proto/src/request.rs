@@ -347,6 +347,12 @@ pub enum Request {
         sent: u32,
         /// The number of the first byte that it has received.
         received: u32,
+        /// The other host's engine, for people.
+        engine: Ip,
+        /// See `engine`.
+        port: u16,
+        /// Whose connection it is; empty: nobody's. For people.
+        tenant: Name,
     } brings 0, silent;
     /// From the engine: the other end of an offer, as of [`Reply::Seek`], is another host's, and is offered there. [`Reply::Promote`] comes, or
     /// nothing. No answer.
@@ -357,6 +363,12 @@ pub enum Request {
         offer: u64,
         /// The sender's own name for the connection.
         serial: u64,
+        /// The other host's engine, for people.
+        engine: Ip,
+        /// See `engine`.
+        port: u16,
+        /// Whose connection it is; empty: nobody's. For people.
+        tenant: Name,
     } brings 0, silent;
     /// From the engine: the connection of this offer stays the kernel's for now. For people. No answer.
     70 Stays {

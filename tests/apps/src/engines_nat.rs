@@ -2,11 +2,11 @@
 
 use super::Scenario;
 use super::engines::{CLIENT, LIMIT, PORT, SERVER, end, finish, hosts};
-use harness::host::Host;
+use harness::host::{ENGINE_PORT, Host};
 use harness::lab::Side;
 use harness::network::{self, Network, configure};
 use harness::process::{Proc, find_program};
-use harness::{Result, fail, retry};
+use harness::{Result, fail, retry, ss};
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
@@ -101,11 +101,14 @@ fn start(host: &Host, to: Ipv4Addr, place: impl FnOnce(&mut Command) -> Result<(
 /// All connections go through the engines, as both hosts say, and all bytes are right.
 fn carried(hosts: &[Host; 2], server: Proc, mut client: Proc) -> Result<()> {
     client.wait_for_text("carried", LIMIT)?;
-    for (host, port) in hosts.iter().zip([SERVICE_PORT, PORT]) {
+    for (at, (host, port)) in hosts.iter().zip([SERVICE_PORT, PORT]).enumerate() {
+        let other = Some(format!("{}:{ENGINE_PORT}", hosts[1 - at].address));
         retry(LIMIT, || {
             let seen = host.lab.snapshot()?;
             let here = seen.of_port(port);
-            match here.iter().filter(|connection| connection.path == "engine").count() {
+            // By its name alone nobody would know whose engine that is.
+            let is_carried = |it: &&&ss::Connection| it.path == "engine" && it.engine == other;
+            match here.iter().filter(is_carried).count() {
                 COUNT => Ok(()),
                 count => fail!("{count} of {COUNT} go through the engine: {here:?}"),
             }

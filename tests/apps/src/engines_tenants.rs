@@ -140,9 +140,11 @@ fn carried() -> Result<()> {
     for host in &hosts {
         retry(LIMIT, || {
             let seen = host.lab.snapshot()?;
-            match seen.of_port(PORT).into_iter().filter(is_carried).count() {
-                count if count == NAMES.len() * COUNT => Ok(()),
-                count => fail!("{count} go through the engine: {:?}", seen.of_port(PORT)),
+            let carried: Vec<_> = seen.of_port(PORT).into_iter().filter(is_carried).collect();
+            let of = |name: &str| carried.iter().filter(|it| it.tenant.as_deref() == Some(name)).count();
+            match NAMES.map(of) == [COUNT; 2] {
+                true => Ok(()),
+                false => fail!("not all go through the engine, for whom they are: {:?}", seen.of_port(PORT)),
             }
         })?;
     }

@@ -21,6 +21,9 @@ pub struct Connection {
     pub path: String,
     /// What moves its bytes, if its path is `engine`.
     pub carrier: Option<String>,
+    /// The other host's engine, and whose connection it is.
+    pub engine: Option<String>,
+    pub tenant: Option<String>,
     pub reason: Option<String>,
     /// Why it took another road the last time.
     pub moved: Option<String>,
@@ -90,6 +93,8 @@ impl Connection {
             state: field(value, "state")?,
             path,
             carrier,
+            engine: value["engine"].as_str().map(str::to_owned),
+            tenant: value["tenant"].as_str().map(str::to_owned),
             reason: value["reason"].as_str().map(str::to_owned),
             moved: value["road_moved"].as_str().map(str::to_owned),
             awaits: value["awaits"].as_str().map(str::to_owned),

@@ -154,7 +154,8 @@ impl Engine {
             if let Some(connection) = self.desk.connections.get(id) {
                 let (client, offer) = connection.offer;
                 tracing::debug!(client, offer, "engine: the other host has the other end");
-                self.control.tell(&Request::Found { client, offer, serial: id });
+                let (engine, port, tenant) = self.hosts.named(connection.peer, connection.tenant);
+                self.control.tell(&Request::Found { client, offer, serial: id, engine, port, tenant });
             }
         }
         for (peer, number, tenant, question) in std::mem::take(&mut self.desk.asked) {
@@ -178,6 +179,7 @@ impl Engine {
             let serial = self.desk.connections.add(asked);
             self.unseated.add(until_ns, serial);
             let (sent, received) = began.unwrap_or_default();
+            let (engine, port, tenant) = self.hosts.named(peer, tenant);
             self.control.tell(&Request::Sought {
                 serial,
                 local: local.0,
@@ -187,6 +189,9 @@ impl Engine {
                 told: began.is_some(),
                 sent,
                 received,
+                engine,
+                port,
+                tenant,
             });
         }
         self.give_up_old(now);

@@ -18,13 +18,12 @@ use crate::peer::{Peer, Tenure};
 use crate::policy::Load;
 use crate::socket::{Listener, std_fd, watch};
 use crate::words::Question;
-use sd_proto::{Ip, Name, Request};
+use sd_proto::{Name, Request};
 use sd_sys::fd::Owned;
 use sd_sys::msg::Received;
 use sd_sys::time::now_ns;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::net::IpAddr;
 
 /// The monitor is told of so many networks.
 const TOLD_MAX: usize = 1024;
@@ -226,21 +225,14 @@ impl Engine {
         self.control.tell(&Request::Listed { mistaken: false, line: 0, names });
         for host in self.hosts.networks().take(TOLD_MAX) {
             self.control.tell(&Request::Network {
-                ip: ip_of(host.network.first()),
+                ip: host.network.first().into(),
                 prefix: host.network.prefix().into(),
-                engine: ip_of(host.engine.ip()),
+                engine: host.engine.ip().into(),
                 port: host.engine.port(),
                 tenant: Name::of(host.tenant.as_deref().unwrap_or_default()),
                 apart: host.owner != 0,
             });
         }
         self.reports.begin_anew(&mut self.peers);
-    }
-}
-
-fn ip_of(ip: IpAddr) -> Ip {
-    match ip {
-        IpAddr::V4(v4) => Ip::v4(v4.octets()),
-        IpAddr::V6(v6) => Ip(v6.octets()),
     }
 }

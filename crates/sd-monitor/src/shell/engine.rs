@@ -13,6 +13,7 @@
 //! # Who may be one
 //! As for pumps ([`super::pumps`]): root, or the monitor's own user, and only if the monitor was told to use one.
 
+use super::carried::{By, Carried};
 use super::family::Family;
 use super::peers::Peers;
 use super::segments::Segment;
@@ -45,11 +46,18 @@ pub(crate) struct Engine {
     /// Clients whose offers it was told of.
     seekers: HashSet<ClientId>,
     pub(super) peers: Peers,
+    pub(super) carried: Carried,
 }
 
 impl Engine {
     pub(crate) fn new(hosts: Option<PathBuf>) -> Engine {
-        Engine { hosts, client: None, seekers: HashSet::new(), peers: Peers::default() }
+        Engine {
+            hosts,
+            client: None,
+            seekers: HashSet::new(),
+            peers: Peers::default(),
+            carried: Carried::default(),
+        }
     }
 
     /// One is to be used.
@@ -90,8 +98,9 @@ impl Server {
             Request::Carries { near, far } => self.carries(client, near, far)?,
             Request::Engine => return self.engine(client).map(Some),
             Request::Sought { .. } => self.sought(client, asked)?,
-            Request::Found { client: offers, offer, serial } => {
-                self.found(client, (ClientId(offers), offer), serial)?;
+            Request::Found { client: offers, offer, serial, engine, port, tenant } => {
+                let by = By::new(engine, port, tenant);
+                self.found(client, (ClientId(offers), offer), serial, by)?;
             }
             Request::Peer { .. } | Request::Listed { .. } | Request::Network { .. } => {
                 self.peer(client, asked)?
@@ -185,6 +194,7 @@ impl Server {
         }
         self.unseek(client, 0);
         self.engine.seekers.remove(&client);
+        self.engine.carried.forget(client);
     }
 
     /// An offer that the engine may have been told of is over; zero: all of that client's.
@@ -205,7 +215,19 @@ impl Server {
 
     /// Another host has an end of a connection, which may be offered here.
     pub(super) fn sought(&mut self, client: ClientId, asked: &Request) -> Result<(), ErrorCode> {
-        let Request::Sought { serial, local, local_port, remote, remote_port, told, sent, received } = *asked
+        let Request::Sought {
+            serial,
+            local,
+            local_port,
+            remote,
+            remote_port,
+            told,
+            sent,
+            received,
+            engine,
+            port,
+            tenant,
+        } = *asked
         else {
             return Err(ErrorCode::Protocol);
         };
@@ -221,6 +243,9 @@ impl Server {
             let [a, b] = *both;
             let (names, places) = ([a.facts.remote, b.facts.local], [a.facts.netns, b.facts.netns]);
             let done = self.core.policy.lets_move(a.uid, names, places) && self.promote(&a, &b).is_some();
+            if done {
+                self.engine.carried.note((b.client, b.serial), By::new(engine, port, tenant));
+            }
             tracing::debug!(
                 a = a.client.0,
                 b = b.client.0,
@@ -238,12 +263,16 @@ impl Server {
         engine: ClientId,
         (client, offer): (ClientId, u64),
         serial: u64,
+        by: By,
     ) -> Result<(), ErrorCode> {
         let a = self.core.offers.take(client, offer).ok_or(ErrorCode::Protocol)?;
         let names = (a.facts.remote, a.facts.local);
         // The numbers are not looked at any more, and both ends count alike.
         let b = self.foreign_offer(engine, serial, names, (false, Numbers::Untold))?;
         let done = self.promote(&a, &b).is_some();
+        if done {
+            self.engine.carried.note((a.client, a.serial), by);
+        }
         tracing::debug!(a = a.client.0, done, "another host has the other end");
         Ok(())
     }

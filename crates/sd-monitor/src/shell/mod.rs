@@ -4,6 +4,7 @@ pub(crate) mod activation;
 mod admission;
 mod bind;
 mod by_kernel;
+mod carried;
 mod charges;
 mod closers;
 mod connection;

@@ -178,10 +178,10 @@ impl Peers {
         Ok(())
     }
 
-    /// By what connections to this address go now. Where the engine has said nothing of its network, by what is at the address itself, or else by what
-    /// most of them have.
-    pub(super) fn way_to(&self, remote: Ip) -> Way {
-        let known = self.networks.of(remote);
+    /// By what a connection to this address goes now; what the engine has told of it. Where it has told nothing, neither of the address' network, by what
+    /// is at the address itself, or else by what most of them have.
+    pub(super) fn way_to(&self, remote: Ip, told: Option<(SocketAddr, Option<&str>)>) -> Way {
+        let known = told.or_else(|| self.networks.of(remote));
         let remote = remote.to_addr().to_canonical();
         let there = match known {
             Some((engine, _)) => self.all.get_key_value(&engine),
@@ -286,7 +286,7 @@ mod tests {
     fn rdma_is_a_path_and_other_carriers_are_an_engines() {
         let mut peers = Peers::default();
         let path = |peers: &Peers| {
-            let (path, way) = peers.way_to(Ip::v4([10, 0, 0, 2])).with_path();
+            let (path, way) = peers.way_to(Ip::v4([10, 0, 0, 2]), None).with_path();
             (path, way.carrier)
         };
         assert_eq!(path(&peers), ("engine", Some("trunk")));

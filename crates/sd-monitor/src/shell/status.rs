@@ -306,6 +306,7 @@ impl Server {
             let pid =
                 Some(self.core.members.pid_of(id, member)).filter(|pid| *pid != 0).unwrap_or(family.pid);
             let mut shown = connection(&family.slab, endpoint, (pid, comms.of(pid)), family.uid);
+            let offer = endpoint.generation.load(Ordering::Relaxed).into();
             if state == State::Connected {
                 let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u8;
                 let reason = endpoint.reason.load(Ordering::Relaxed);
@@ -337,10 +338,10 @@ impl Server {
                 && self.is_of_engine(key)
             {
                 let remote = Ip(family.slab.address(endpoint, slab::End::Remote));
-                (shown.path, shown.way) = self.engine.peers.way_to(remote).with_path();
+                let told = self.engine.carried.of(id, offer);
+                (shown.path, shown.way) = self.engine.peers.way_to(remote, told).with_path();
             }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
-            let offer = endpoint.generation.load(Ordering::Relaxed).into();
             shown.history.stays(self.core.offers.why_it_stays(id, offer));
             shown.client = id;
             all.push(shown);

@@ -217,7 +217,14 @@ fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             apart: x & 1 == 1,
         },
         16 if b & 64 != 0 => Request::Listed { mistaken: y & 1 != 0, line: x, names: y },
-        16 => Request::Found { client: a, offer: u64::from(x), serial: b },
+        16 => Request::Found {
+            client: a,
+            offer: u64::from(x),
+            serial: b,
+            engine: ip(b),
+            port,
+            tenant: sd_proto::Name::of("a"),
+        },
         48 => Request::Peer {
             ip: ip(a),
             port,
@@ -244,6 +251,9 @@ fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             told: y & 1 != 0,
             sent: x,
             received: y,
+            engine: ip(a),
+            port,
+            tenant: sd_proto::Name::of(""),
         },
     }
 }

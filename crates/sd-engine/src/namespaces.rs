@@ -4,12 +4,13 @@
 //! That is done when a namespace comes up that is not known, as containers come and go. One to which no file leads is looked for again after a while.
 //!
 //! # Guarantees
-//! * Who is in a namespace of a tenant's own is never taken for somebody else; where two tenants name it, it is nobody's, and its connections stay
-//!   the kernel's.
-//! * However many namespaces users make, files are looked at fifty times a second at most.
+//! * Who is in a namespace of a tenant's own is taken for nobody else, ten seconds after a file leads there at the latest. Where two tenants name it,
+//!   its connections stay the kernel's.
+//! * However many namespaces users make, files are looked at for a tenth of the time at most.
 
 use crate::hosts::Hosts;
 use sd_sys::fd::getsockopt_u64;
+use sd_sys::time::now_ns;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,8 +19,9 @@ use std::path::{Path, PathBuf};
 const SO_NETNS_COOKIE: i32 = 71;
 /// A namespace to which no file leads is looked for again after so long.
 const AGAIN_NS: u64 = 10_000_000_000;
-/// Files are looked at so often, and so many of them.
+/// Files are not looked at again for so long, and for so many times as long as that took; so many of them.
 const PAUSE_NS: u64 = 20_000_000;
+const PAUSE_FOR_LOOK: u64 = 9;
 const FILES_MAX: usize = 4096;
 /// So many namespaces are remembered.
 const KNOWN_MAX: usize = 1 << 16;
@@ -31,7 +33,8 @@ const DISPUTED: u32 = u32::MAX;
 pub(crate) struct Namespaces {
     /// By the kernel's number: the owner, or 0, and when that was found.
     known: HashMap<u64, (u32, u64)>,
-    looked_at: u64,
+    /// Files are not looked at before.
+    looks_at: u64,
 }
 
 impl Namespaces {
@@ -42,14 +45,16 @@ impl Namespaces {
         }
         match self.known.get(&netns).copied() {
             Some((owner, at)) if owner != 0 || now - at < AGAIN_NS => return Some(owner),
-            known if now - self.looked_at < PAUSE_NS => return known.map(|(owner, _)| owner),
+            known if now < self.looks_at => return known.map(|(owner, _)| owner),
             _ => {}
         }
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
-        self.looked_at = now;
-        for (number, owner) in look(hosts) {
+        let began = now_ns();
+        let found = look(hosts);
+        self.looks_at = now + PAUSE_NS.max(PAUSE_FOR_LOOK * (now_ns() - began));
+        for (number, owner) in found {
             let place = self.known.entry(number).or_insert((0, now));
             *place = (if place.0 == 0 || place.0 == owner { owner } else { DISPUTED }, now);
         }
@@ -124,31 +129,28 @@ mod tests {
         if sd_sys::fd::geteuid() != 0 {
             return;
         }
+        /// Longer than any look takes, and than the pause behind it.
+        const STEP_NS: u64 = AGAIN_NS / 2;
         let blue = sd_keys::hosts::tenant_id("blue");
         let (mut all, now) = (Namespaces::default(), 1 << 40);
         assert_eq!(all.owner(own(), &hosts(""), now), Some(0), "no tenant has any");
         let theirs = hosts("tenant blue netns=/proc/self/ns/ne*");
         assert_eq!(all.owner(own(), &theirs, now), Some(blue));
-        assert_eq!(all.owner(1 << 60, &theirs, now + 1), None, "too soon");
-        assert_eq!(all.owner(1 << 60, &theirs, now + PAUSE_NS), Some(0), "another");
+        let other = 1 << 60;
+        assert_eq!(all.owner(other, &theirs, now + 1), None, "too soon");
+        let now = now + STEP_NS;
+        assert_eq!(all.owner(other, &theirs, now), Some(0), "another");
         assert_eq!(all.owner(0, &theirs, now), Some(0), "the kernel does not tell");
-        let later = now + PAUSE_NS + AGAIN_NS;
-        assert_eq!(all.owner(2 << 60, &theirs, later - 1), Some(0));
-        assert_eq!(
-            all.owner(1 << 60, &theirs, later),
-            Some(0),
-            "as it was found, until files are looked at again"
-        );
+        let now = now + AGAIN_NS;
+        assert_eq!(all.owner(2 << 60, &theirs, now - 1), Some(0));
+        assert_eq!(all.owner(other, &theirs, now), Some(0), "as it was, until files are looked at again");
         all.forget();
-        let both = hosts("tenant blue netns=/proc/self/ns/net\ntenant red netns=/proc/thread-self/ns/net");
-        assert_eq!(all.owner(own(), &both, later + PAUSE_NS), Some(DISPUTED));
+        let (now, both) =
+            (now + STEP_NS, "netns=/proc/self/ns/net\ntenant red netns=/proc/thread-self/ns/net");
+        assert_eq!(all.owner(own(), &hosts(&format!("tenant blue {both}")), now), Some(DISPUTED));
         all.forget();
-        let nowhere = hosts("tenant blue netns=/nowhere/* netns=/proc/self/status");
-        assert_eq!(all.owner(own(), &nowhere, later + 2 * PAUSE_NS), Some(0));
-        assert_eq!(
-            all.owner(own(), &theirs, later + 2 * PAUSE_NS + AGAIN_NS),
-            Some(blue),
-            "it is looked for again"
-        );
+        let (now, nowhere) = (now + STEP_NS, hosts("tenant blue netns=/nowhere/* netns=/proc/self/status"));
+        assert_eq!(all.owner(own(), &nowhere, now), Some(0));
+        assert_eq!(all.owner(own(), &theirs, now + AGAIN_NS), Some(blue), "it is looked for again");
     }
 }

@@ -188,13 +188,14 @@ impl Server {
 
     /// A client has ended, the engine perhaps.
     pub(super) fn engine_forgets(&mut self, client: ClientId) {
-        if self.engine.is(client) {
+        let is_engine = self.engine.is(client);
+        if is_engine {
             self.engine.client = None;
             self.engine.peers.clear();
         }
         self.unseek(client, 0);
         self.engine.seekers.remove(&client);
-        self.engine.carried.forget(client);
+        self.engine.carried.forget(client, is_engine);
     }
 
     /// An offer that the engine may have been told of is over; zero: all of that client's.
@@ -235,6 +236,7 @@ impl Server {
         let numbers =
             if told { Numbers::Known { sent: sent.wrapping_sub(1), received } } else { Numbers::Untold };
         let offer = self.foreign_offer(client, serial, (local, remote), (true, numbers))?;
+        self.engine.carried.asked(serial, By::new(engine, port, tenant));
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
         let namespaces = &self.namespaces;
         let is_there =
@@ -243,9 +245,6 @@ impl Server {
             let [a, b] = *both;
             let (names, places) = ([a.facts.remote, b.facts.local], [a.facts.netns, b.facts.netns]);
             let done = self.core.policy.lets_move(a.uid, names, places) && self.promote(&a, &b).is_some();
-            if done {
-                self.engine.carried.note((b.client, b.serial), By::new(engine, port, tenant));
-            }
             tracing::debug!(
                 a = a.client.0,
                 b = b.client.0,
@@ -269,10 +268,8 @@ impl Server {
         let names = (a.facts.remote, a.facts.local);
         // The numbers are not looked at any more, and both ends count alike.
         let b = self.foreign_offer(engine, serial, names, (false, Numbers::Untold))?;
+        self.engine.carried.asked(serial, by);
         let done = self.promote(&a, &b).is_some();
-        if done {
-            self.engine.carried.note((a.client, a.serial), by);
-        }
         tracing::debug!(a = a.client.0, done, "another host has the other end");
         Ok(())
     }

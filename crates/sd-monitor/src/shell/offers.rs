@@ -135,6 +135,11 @@ impl Server {
         };
         self.tell_of_promotion(b, &notice(b, a, 1), None)?;
         self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;
+        for (engine, local) in [(a, b), (b, a)] {
+            if self.engine.is(engine.client) {
+                self.engine.carried.promised(engine.serial, (local.client, local.serial));
+            }
+        }
         self.counters.promotions += 1;
         self.wander.note(a, b);
         Some(())

@@ -9,14 +9,13 @@
 //! * However many namespaces users make, files are looked at for a tenth of the time at most.
 
 use crate::hosts::Hosts;
-use sd_sys::fd::getsockopt_u64;
 use sd_sys::time::now_ns;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const SO_NETNS_COOKIE: i32 = 71;
 /// A namespace to which no file leads is looked for again after so long.
 const AGAIN_NS: u64 = 10_000_000_000;
 /// Files are not looked at again for so long, and for so many times as long as that took; so many of them.
@@ -100,14 +99,13 @@ fn paths(path: &str) -> Vec<PathBuf> {
 
 /// The calling thread goes there.
 fn number_of(path: &Path) -> std::io::Result<u64> {
-    let file = File::open(path)?;
+    // What is no file is not waited for.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let error = |errno: sd_sys::Errno| std::io::Error::from_raw_os_error(errno.0);
     // SAFETY: no pointers. Of the calling thread alone another namespace becomes the current one.
     sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setns, file.as_raw_fd(), libc::CLONE_NEWNET) })
         .map_err(error)?;
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    let socket = sd_sys::fd::socket(libc::AF_UNIX, kind, 0).map_err(error)?;
-    getsockopt_u64(socket.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE).map_err(error)
+    sd_sys::fd::netns().map_err(error)
 }
 
 #[cfg(test)]
@@ -120,8 +118,7 @@ mod tests {
     }
 
     fn own() -> u64 {
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        getsockopt_u64(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap()
+        sd_sys::fd::netns().unwrap()
     }
 
     #[test]

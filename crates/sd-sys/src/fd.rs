@@ -168,7 +168,18 @@ pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32> {
     Ok(value)
 }
 
-/// getsockopt(2) of a 64-bit option, e.g. SO_NETNS_COOKIE.
+/// The kernel's number for the network namespace of a socket (SO_NETNS_COOKIE, Linux 5.14).
+pub fn netns_of(socket: i32) -> Result<u64> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    getsockopt_u64(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
+}
+
+/// That of the namespace in which the calling thread makes sockets.
+pub fn netns() -> Result<u64> {
+    netns_of(socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?.raw())
+}
+
+/// getsockopt(2) of a 64-bit option, e.g. SO_COOKIE.
 pub fn getsockopt_u64(fd: i32, level: i32, name: i32) -> Result<u64> {
     let mut value = 0u64;
     let mut len = 8u32;

@@ -62,7 +62,7 @@ fn outside(map: &str, user: u32) -> Option<u64> {
 fn monitor_elsewhere(answer: &Result<Value, Silence>) -> Check {
     let name = "monitor's network";
     let theirs = answer.as_ref().ok().and_then(|status| status["netns"].as_u64());
-    match (theirs, super::kernel::cookie()) {
+    match (theirs, sd_sys::fd::netns()) {
         (Some(theirs), Ok(own)) if theirs != own => Check::warn(
             name,
             format!("the monitor is in network namespace {theirs}, this is {own}"),

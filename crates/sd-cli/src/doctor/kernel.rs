@@ -10,7 +10,6 @@ use std::sync::atomic::AtomicU32;
 const KERNEL_MIN: (u32, u32) = (5, 14);
 /// `__libc_single_threaded` came with it.
 const GLIBC_MIN: (u32, u32) = (2, 34);
-const NETNS_COOKIE: i32 = 71;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![kernel(), glibc(), memfd(), futex(), eventfd(), pidfd(), namespace(), confinement()]
@@ -123,7 +122,7 @@ fn pidfd() -> Check {
 
 fn namespace() -> Check {
     let name = "network namespace";
-    match cookie() {
+    match sd_sys::fd::netns() {
         Ok(cookie) => Check::ok(name, format!("SO_NETNS_COOKIE works: this is namespace {cookie}")),
         Err(error) => Check::fail(
             name,
@@ -131,12 +130,6 @@ fn namespace() -> Check {
             "Linux 5.14 or later is needed, to keep namespaces apart",
         ),
     }
-}
-
-/// The number of the network namespace.
-pub(super) fn cookie() -> sd_sys::Result<u64> {
-    sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
-        .and_then(|fd| sd_sys::fd::getsockopt_u64(fd.raw(), libc::SOL_SOCKET, NETNS_COOKIE))
 }
 
 /// What may be forbidden to us, or to the programs we are loaded into.

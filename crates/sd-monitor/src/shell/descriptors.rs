@@ -14,9 +14,6 @@ use sd_sys::origins::Origins;
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// `asm-generic/socket.h`.
-const SO_NETNS_COOKIE: i32 = 71;
-
 /// The descriptor is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit;
@@ -108,7 +105,7 @@ pub(crate) fn netns_of_tcp(fd: BorrowedFd<'_>) -> Result<u64, Unfit> {
 /// That of any socket; zero: the kernel does not tell.
 pub(super) fn netns_of(fd: BorrowedFd<'_>) -> u64 {
     // Kernels before 5.14 have no such option; then all namespaces look alike.
-    sd_sys::fd::getsockopt_u64(fd.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
+    sd_sys::fd::netns_of(fd.as_raw_fd()).unwrap_or(0)
 }
 
 /// A TCP socket, or one that listens and connects by TCP sockets of the kernel's.

@@ -15,8 +15,7 @@ use crate::socket::kernel_socket::materialize;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::State;
-
-const SO_NETNS_COOKIE: c_int = 71;
+use sd_sys::fd::netns;
 
 /// Makes `go` take the calling thread to another namespace, perhaps one of networks; it says as unshare(2) whether it
 /// did.
@@ -24,10 +23,10 @@ pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
     if !crate::process::env::may_work() {
         return Outcome::Kernel;
     }
-    let before = cookie();
+    let before = netns();
     settle();
     let result = go();
-    if result == 0 && (before.is_none() || before != cookie()) {
+    if result == 0 && (before.is_err() || before != netns()) {
         HAS_LEFT.store(true, Ordering::Relaxed);
     }
     Outcome::Done(result)
@@ -66,10 +65,4 @@ fn settle() {
             let _ = materialize(endpoint);
         }
     });
-}
-
-/// What the kernel calls the namespace in which sockets are made now.
-fn cookie() -> Option<u64> {
-    let socket = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-    sd_sys::fd::getsockopt_u64(socket.ok()?.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()
 }

@@ -38,6 +38,19 @@ impl Promise {
     fn is_awaited(&self) -> bool {
         self.side == Side::B && self.slot.is_none()
     }
+
+    fn name(&self) -> (u64, u64) {
+        (self.channel, self.ticket)
+    }
+}
+
+/// What a slot that shows a ticket is.
+pub(super) enum Shown {
+    /// This connection's, from now on.
+    New(&'static Endpoint),
+    /// That of a connection which is to be moved at its next call: side A has told of its slot once more.
+    Again,
+    Unknown,
 }
 
 impl Offered {
@@ -53,14 +66,16 @@ impl Offered {
 pub(super) struct Offers {
     /// By the lower half of the serial, which the endpoint has as its generation meanwhile.
     all: BTreeMap<u32, Offered>,
-    /// Those whose ticket side A has still to show, by channel and ticket.
-    awaited: BTreeMap<(u64, u64), u32>,
+    /// Those whose ticket side A shows, by channel and ticket.
+    tickets: BTreeMap<(u64, u64), u32>,
+    /// How many of these it has still to show.
+    awaited: usize,
     swept_ns: u64,
 }
 
 impl Offers {
     pub(super) const fn new() -> Offers {
-        Offers { all: BTreeMap::new(), awaited: BTreeMap::new(), swept_ns: 0 }
+        Offers { all: BTreeMap::new(), tickets: BTreeMap::new(), awaited: 0, swept_ns: 0 }
     }
 
     /// A connection is about to be offered under this name, which its endpoint has from now on. Those that are over, as far as they were looked for.
@@ -86,22 +101,30 @@ impl Offers {
     /// The monitor has found the other end of the one of this name.
     pub(super) fn promise(&mut self, serial: u64, promise: Promise, now_ns: u64) {
         let Some(offered) = self.all.get_mut(&(serial as u32)) else { return };
-        if let Some(before) = offered.promise.replace(promise) {
-            self.awaited.remove(&(before.channel, before.ticket));
-        }
         offered.promised_at = now_ns;
-        if promise.is_awaited() {
-            self.awaited.insert((promise.channel, promise.ticket), serial as u32);
+        let before = offered.promise.replace(promise);
+        if let Some(before) = before {
+            self.forget(&before);
+        }
+        if promise.side == Side::B {
+            self.tickets.insert(promise.name(), serial as u32);
+            self.awaited += usize::from(promise.is_awaited());
         }
     }
 
-    /// Side A has shown a ticket in this slot: whose connection that is for, if anybody's.
-    pub(super) fn shown(&mut self, ticket: (u64, u64), slot: (usize, u32)) -> Option<&'static Endpoint> {
-        let key = *self.awaited.get(&ticket)?;
-        let offered = self.all.get_mut(&key).filter(|offered| offered.is_valid())?;
-        offered.promise.as_mut()?.slot = Some(slot);
-        self.awaited.remove(&ticket);
-        Some(offered.endpoint)
+    /// Side A has shown a ticket in this slot.
+    pub(super) fn shown(&mut self, ticket: (u64, u64), slot: (usize, u32)) -> Shown {
+        let offered = self.tickets.get(&ticket).and_then(|key| self.all.get_mut(key));
+        let Some(offered) = offered.filter(|offered| offered.is_valid()) else { return Shown::Unknown };
+        match &mut offered.promise {
+            Some(promise) if promise.is_awaited() => {
+                promise.slot = Some(slot);
+                self.awaited -= 1;
+                Shown::New(offered.endpoint)
+            }
+            Some(promise) if promise.slot == Some(slot) => Shown::Again,
+            _ => Shown::Unknown,
+        }
     }
 
     /// What was promised to a connection, which is none of these any more.
@@ -121,8 +144,11 @@ impl Offers {
 
     /// Takes out those whose ticket was promised before then, and has not been shown.
     pub(super) fn take_late(&mut self, before_ns: u64) -> Vec<Offered> {
-        let is_late = |key: &&u32| self.all.get(key).is_some_and(|offered| offered.promised_at < before_ns);
-        let late: Vec<u32> = self.awaited.values().filter(is_late).copied().collect();
+        let is_late = |offered: &Offered| {
+            offered.promised_at < before_ns && offered.promise.as_ref().is_some_and(Promise::is_awaited)
+        };
+        let is_late = |key: &&u32| self.all.get(key).is_some_and(is_late);
+        let late: Vec<u32> = self.tickets.values().filter(is_late).copied().collect();
         late.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
@@ -133,7 +159,7 @@ impl Offers {
 
     /// How many tickets side A has still to show.
     pub(super) fn awaited(&self) -> usize {
-        self.awaited.len()
+        self.awaited
     }
 
     fn extract(&mut self, is_it: impl Fn(&Offered) -> bool) -> Vec<Offered> {
@@ -145,8 +171,15 @@ impl Offers {
     fn remove(&mut self, key: u32) -> Option<Offered> {
         let offered = self.all.remove(&key)?;
         if let Some(promise) = offered.promise {
-            self.awaited.remove(&(promise.channel, promise.ticket));
+            self.forget(&promise);
         }
         Some(offered)
+    }
+
+    /// Nobody has its ticket any more.
+    fn forget(&mut self, promise: &Promise) {
+        if self.tickets.remove(&promise.name()).is_some() {
+            self.awaited -= usize::from(promise.is_awaited());
+        }
     }
 }

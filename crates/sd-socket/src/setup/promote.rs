@@ -14,7 +14,7 @@ use crate::link::channel::Channel;
 use crate::memory::idle::without_forks;
 use crate::monitor::client::Counts;
 use crate::process::{PROCESS, detaching, single_threaded};
-use crate::setup::offers::{Offers, Promise};
+use crate::setup::offers::{Offers, Promise, Shown};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::history;
@@ -175,16 +175,17 @@ pub(crate) fn shown(channel: &'static Channel, slot: usize, generation: u32) {
     crate::monitor::client::check_mail();
     let mut offers = OFFERS.lock();
     match offers.shown((channel.id, ticket), (slot, generation)) {
-        Some(endpoint) => {
+        Shown::New(endpoint) => {
             mark(endpoint);
             count_awaited(&offers);
         }
-        _ if !single_threaded() && EARLY.lock().len() < EARLY_MAX => {
+        Shown::Again => {}
+        Shown::Unknown if !single_threaded() && EARLY.lock().len() < EARLY_MAX => {
             let since = sd_sys::time::now_ns();
             EARLY.lock().push(Early { channel: channel.id, ticket, slot: (slot, generation), since });
             count_awaited(&offers);
         }
-        _ => {
+        Shown::Unknown => {
             drop(offers);
             refuse(channel, slot, generation);
         }

@@ -84,15 +84,7 @@ impl Desk {
         if !policy::judges(least) {
             return;
         }
-        for id in self.connections.ids() {
-            let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
-            let (come, promise) = (connection.come(), connection.promise);
-            let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
-            if let Some(seat) = seat {
-                seat.woken.messages += come;
-                seat.judged += 1;
-            }
-        }
+        self.count_come();
         let (mut advised, mut few) = (Vec::new(), Vec::new());
         let (mut together, mut there) = (Woken::default(), 0);
         for seat in self.seats.all_mut() {
@@ -109,8 +101,44 @@ impl Desk {
             advised.append(&mut few);
         }
         let advised = advised.iter().flat_map(|seat| seat.slots.iter().flatten());
-        let advised = advised.map(|id| (*id, Advice::Woken)).collect();
+        let advised: Vec<_> = advised.map(|id| (*id, Advice::Woken)).collect();
+        self.has_advised |= !advised.is_empty();
         self.advise_all(advised, links, control);
+    }
+
+    /// Each process gets the messages that have come for it since this was done last.
+    fn count_come(&mut self) {
+        for id in self.connections.ids() {
+            let Some(connection) = self.connections.get(id).filter(|it| it.is_judged()) else { continue };
+            let (come, promise) = (connection.come(), connection.promise);
+            let seat = promise.and_then(|(seat, _)| self.seats.get(seat));
+            if let Some(seat) = seat {
+                seat.woken.messages += come;
+                seat.judged += 1;
+            }
+        }
+    }
+
+    /// This engine, or the other one, has sent some back. Where that were nearly all connections of a service, as each message wakes its reader, its
+    /// next ones are not tried anew at once.
+    pub(crate) fn remember_woken(&mut self, now: u64, hosts: &Hosts) {
+        self.has_advised = false;
+        if !hosts.has_trials {
+            return;
+        }
+        let mut found = HashMap::<Service, [usize; 2]>::new();
+        for id in self.connections.ids() {
+            let Some(connection) = self.connections.get(id).filter(|it| it.at.is_some()) else { continue };
+            let Some(service) = connection.service() else { continue };
+            let [all, woken] = found.entry(service).or_default();
+            *all += 1;
+            *woken += usize::from(connection.was_advised(Advice::Woken));
+        }
+        for (service, [all, woken]) in found {
+            if policy::are_nearly_all(woken, all) {
+                self.worth.leave(service, now);
+            }
+        }
     }
 
     fn advise_all(&mut self, advised: Vec<(u64, Advice)>, links: &mut [Link], control: &mut Control) {

@@ -20,7 +20,7 @@ use sd_shm::channel::{
     FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
 use sd_shm::promotion::{
-    Advice, FLAG_ATTACHED, FLAG_BROKEN, FLAG_HEARD, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED,
+    Advice, FLAG_ATTACHED, FLAG_BROKEN, FLAG_HEARD, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED, FLAG_WANTS_KERNEL,
 };
 use std::sync::atomic::Ordering;
 
@@ -226,9 +226,10 @@ impl Connection {
         self.incoming.is_large
     }
 
-    /// Does what was heard, as far as what belongs before it has come; then wakes who waits.
-    pub(crate) fn settle(&mut self, seat: &mut Seat, control: &mut Control) {
-        let Some(at) = self.at.filter(|_| !self.has_let_go) else { return };
+    /// Does what was heard, as far as what belongs before it has come; then wakes who waits. Whether the other engine has sent it back.
+    pub(crate) fn settle(&mut self, seat: &mut Seat, control: &mut Control) -> bool {
+        let Some(at) = self.at.filter(|_| !self.has_let_go) else { return false };
+        let before = self.flags;
         if let Some(words) = self.heard {
             self.tell_urgent(&words, at, seat);
             if self.incoming.at >= words.at {
@@ -243,6 +244,7 @@ impl Connection {
         if std::mem::take(&mut self.is_urgent) {
             seat.end.signal(at.slot, true, control);
         }
+        self.flags & !before & FLAG_WANTS_KERNEL != 0
     }
 
     /// Nothing is in front of it.
@@ -391,6 +393,11 @@ impl Connection {
     /// It is carried, so that its habits say something, and was not advised.
     pub(crate) fn is_judged(&self) -> bool {
         self.at.is_some() && self.number.is_some() && self.advice == 0 && self.closed == [false; 2]
+    }
+
+    /// Both ends were told that by one of the two engines.
+    pub(crate) fn was_advised(&self, advice: Advice) -> bool {
+        Advice::of(self.advice | self.flags) == Some(advice)
     }
 
     /// What it has carried in both directions.

@@ -50,6 +50,8 @@ pub(crate) struct Desk {
     /// Of all processes for which few messages come.
     pub(crate) wakes: Wakes,
     pub(crate) worth: Worth,
+    /// One of the two engines has just sent some connections back.
+    pub(crate) has_advised: bool,
     /// Bytes that have come.
     pub(crate) carried: u64,
 }
@@ -226,12 +228,14 @@ impl Desk {
             return;
         }
         if let Some((connection, seat)) = self.with_seat(id) {
-            connection.settle(seat, control);
+            let is_advised = connection.settle(seat, control);
             let is_much = connection.rings() & TX_EVENT != 0;
             if let Some(at) = connection.at.filter(|_| is_much) {
                 seat.arm(at.slot, TX_EVENT);
             }
-            if connection.owes_word() || is_much {
+            let wants_visit = connection.owes_word() || is_much;
+            self.has_advised |= is_advised;
+            if wants_visit {
                 self.visit(id, links, control, false);
             }
         }

@@ -29,10 +29,11 @@ const BULK_BYTES: u64 = 1 << 20;
 /// So many of ten messages to a process wake somebody there: nothing goes together, as where a thread, or a process, waits for each connection. Such a
 /// process has a third of what the kernel gives it, so this is found out sooner than the rest.
 const WOKEN_TENTHS: u64 = 6;
-/// A window of wakes, at least.
-pub(crate) const WAKES_NS: u64 = 40_000_000;
+/// A window of wakes, at least; and for each connection, as all of them are looked at.
+const WAKES_NS: u64 = 10_000_000;
+const WAKES_EACH_NS: u64 = 4_000;
 /// It goes on until so many messages have come. Processes for which fewer come are judged together, as where each connection has one of its own.
-const WOKEN_MIN: u64 = 300;
+const WOKEN_MIN: u64 = 100;
 /// While more than one of so many connections have joined in a window, it says nothing: the first ones find a process that has little to do yet.
 const JOINED_PART: u64 = 8;
 
@@ -72,6 +73,11 @@ pub(crate) fn judges(least: usize) -> bool {
 /// Whether what is offered may come where so many are offered, or carried, between the two hosts.
 pub(crate) fn may_come(crowd: usize, least: usize) -> bool {
     crowd >= least
+}
+
+/// So many of all are enough to speak for the rest.
+pub(crate) fn are_nearly_all(some: usize, all: usize) -> bool {
+    some > 0 && (all - some) * JOINED_PART as usize <= all
 }
 
 /// What a connection has done in a window.
@@ -168,6 +174,11 @@ impl std::ops::AddAssign for Woken {
         self.wakes += more.wakes;
         self.joined += more.joined;
     }
+}
+
+/// A window of wakes where there are so many connections.
+pub(crate) fn wakes_window_ns(connections: usize) -> u64 {
+    WAKES_NS.max(connections as u64 * WAKES_EACH_NS)
 }
 
 /// Of all connections with a local process, or with all processes for which few messages come.
@@ -283,8 +294,8 @@ mod tests {
             []
         );
         // Of few messages a window is longer.
-        assert_eq!(woken(&[(150, 150, 0); 9]), [5]);
-        assert_eq!(woken(&[(150, 150, 0), (150, 0, 0), (150, 150, 0), (150, 0, 0), (150, 150, 0)]), []);
+        assert_eq!(woken(&[(50, 50, 0); 9]), [5]);
+        assert_eq!(woken(&[(50, 50, 0), (50, 0, 0), (50, 50, 0), (50, 0, 0), (50, 50, 0)]), []);
         assert_eq!(woken(&[(900, 900, 0), (9, 9, 0), (900, 900, 0), (0, 0, 0), (900, 900, 0)]), [4]);
     }
 
@@ -292,6 +303,18 @@ mod tests {
     fn while_connections_join_nobody_is_judged_by_wakes() {
         assert_eq!(woken(&[(900, 900, 6); 9]), []);
         assert_eq!(woken(&[(900, 900, 20), (900, 900, 6), (900, 900, 5), (900, 900, 1), (900, 900, 0)]), [4]);
+    }
+
+    #[test]
+    fn windows_of_wakes_are_short_and_cost_little() {
+        assert_eq!(wakes_window_ns(50), WAKES_NS);
+        assert_eq!(wakes_window_ns(10_000), 40_000_000);
+    }
+
+    #[test]
+    fn seven_eighths_speak_for_the_rest() {
+        assert!(are_nearly_all(7, 8) && !are_nearly_all(6, 8));
+        assert!(are_nearly_all(1, 1) && !are_nearly_all(0, 0));
     }
 
     /// What comes is kept: no count that lets connections come has them go back.

@@ -232,9 +232,12 @@ impl Engine {
             let window_ns = now - std::mem::replace(&mut self.judged_at, now);
             desk.judge(window_ns, now, &self.hosts, links, control);
         }
-        if now - self.wakes_judged_at >= policy::WAKES_NS {
+        if now - self.wakes_judged_at >= policy::wakes_window_ns(desk.connections.count) {
             self.wakes_judged_at = now;
             desk.judge_wakes(self.hosts.least, links, control);
+        }
+        if desk.has_advised {
+            desk.remember_woken(now, &self.hosts);
         }
         if desk.worth.is_due(now) {
             desk.judge_worth(now, links, control);

@@ -69,6 +69,15 @@ struct State {
     pause: u64,
 }
 
+impl State {
+    /// It is slower, from now on.
+    fn left(&mut self, now: u64) -> Phase {
+        let until = now + self.pause;
+        self.pause = (2 * self.pause).min(PAUSES_NS[1]);
+        Phase::Left(until)
+    }
+}
+
 #[derive(Debug)]
 enum Phase {
     /// Since when, and what each had carried then.
@@ -182,14 +191,21 @@ impl Worth {
                 Verdict::Kept => Phase::Kept,
                 Verdict::Slower => {
                     slower.push((*service, (100.0 * trial.got / trial.expected) as u32));
-                    let until = now + state.pause;
-                    state.pause = (2 * state.pause).min(PAUSES_NS[1]);
-                    Phase::Left(until)
+                    state.left(now)
                 }
             };
         }
         self.reckon();
         slower
+    }
+
+    /// Its connections have gone back for another reason that will be theirs again.
+    pub(crate) fn leave(&mut self, service: Service, now: u64) {
+        let Some(state) = self.services.get_mut(&service) else { return };
+        if !matches!(state.phase, Phase::Left(_)) {
+            state.phase = state.left(now);
+            self.reckon();
+        }
     }
 
     /// When something is due. That is asked in each look of the engine, and changes seldom.
@@ -359,6 +375,22 @@ mod tests {
         world.now += 961 * SECOND;
         world.worth.forget(world.now, &HashSet::new());
         assert_eq!(world.worth.services.len(), 0);
+    }
+
+    #[test]
+    fn what_was_left_for_another_reason_stays_as_long() {
+        let mut world = World::new();
+        world.worth.leave(SERVICE, world.now);
+        assert_eq!(world.worth.may_come(SERVICE, world.now), May::Unknown, "nothing of it has come");
+        for seconds in [60, 120] {
+            world.offer();
+            world.worth.leave(SERVICE, world.now);
+            let until = world.now + seconds * SECOND;
+            world.now = until - 1;
+            world.worth.leave(SERVICE, world.now);
+            assert!(world.worth.is_left(SERVICE, world.now) && !world.worth.is_left(SERVICE, until));
+            world.now = until;
+        }
     }
 
     #[test]

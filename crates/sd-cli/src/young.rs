@@ -2,10 +2,11 @@
 //! Found below /proc, as far as this user may look there.
 
 use procfs::net::{TcpNetEntry, TcpState};
-use procfs::process::{FDTarget, Process};
+use procfs::process::Process;
 use sd_sys::netlink::{Netlink, Tcp};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
+use std::fs::DirEntry;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -49,7 +50,8 @@ fn number(of: &Value, name: &str) -> Option<i32> {
     i32::try_from(of[name].as_i64()?).ok()
 }
 
-fn clients(status: &Value) -> Vec<(i32, String)> {
+/// Processes that the monitor knows, engines aside, by their numbers and names.
+pub(crate) fn clients(status: &Value) -> Vec<(i32, String)> {
     let client = |one: &Value| Some((number(one, "pid")?, one["comm"].as_str()?.to_owned()));
     let own = objects(status, "clients").filter(|one| one["carries"] != true);
     own.filter_map(client).collect()
@@ -78,8 +80,7 @@ impl Known {
 impl Seen {
     /// None of a process that cannot be looked at.
     fn sockets_of(&mut self, pid: i32) -> &BTreeMap<i32, u64> {
-        let read = || Process::new(pid).map(|process| sockets_of(&process)).unwrap_or_default();
-        self.sockets.entry(pid).or_insert_with(read)
+        self.sockets.entry(pid).or_insert_with(|| sockets_of(pid))
     }
 
     /// Of the process's network namespace.
@@ -122,11 +123,15 @@ fn of(pid: i32, comm: &str, known: &mut Known, seen: &mut Seen) -> Option<Vec<Va
     Some(young.collect())
 }
 
-/// Numbers of a process that lead to sockets, with the inodes of those.
-fn sockets_of(process: &Process) -> BTreeMap<i32, u64> {
-    let inode = |target| if let FDTarget::Socket(inode) = target { Some(inode) } else { None };
-    let all = process.fd().into_iter().flatten().flatten();
-    all.filter_map(|info| Some((info.fd, inode(info.target)?))).collect()
+/// Numbers of a process that lead to sockets, with the inodes of those. A link is all that is read of each, as there may be many.
+fn sockets_of(pid: i32) -> BTreeMap<i32, u64> {
+    let one = |entry: DirEntry| {
+        let to = std::fs::read_link(entry.path()).ok()?;
+        let inode = to.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        Some((entry.file_name().to_str()?.parse().ok()?, inode.parse().ok()?))
+    };
+    let all = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    all.flatten().filter_map(one).collect()
 }
 
 /// TCP sockets of this program's own network namespace. `None`: the kernel does not say so.

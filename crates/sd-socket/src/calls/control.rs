@@ -35,24 +35,27 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         if op == libc::EPOLL_CTL_ADD {
             epoll::kernel_registered(instance);
         }
-        let is_watched = matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_) | Entry::Early);
-        return match op {
-            libc::EPOLL_CTL_DEL if is_watched => {
-                let done = epoll::kernel_forgets(instance, epfd, fd);
-                crate::setup::watched::left(fd, false);
-                done.map(|()| 0).into()
-            }
-            _ => Outcome::Kernel,
+        let endpoint = match table::get(fd) {
+            Entry::Kernel(endpoint) => Some(endpoint),
+            Entry::First(_) | Entry::Early => None,
+            _ => return Outcome::Kernel,
         };
+        // SAFETY: see the module.
+        let event = unsafe { wish(op, event) };
+        let may_note =
+            matches!((op, endpoint, event), (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(_), Some(_)));
+        if op != libc::EPOLL_CTL_DEL && !may_note {
+            return Outcome::Kernel;
+        }
+        let done = epoll::kernel_asked((instance, epfd), op, (fd, endpoint), event);
+        crate::setup::watched::left(fd, false);
+        return done.map(|()| 0).into();
     }
-    let bad = !sd_sys::user::seems_readable(event, size_of::<epoll_event>());
-    if bad && op != libc::EPOLL_CTL_DEL {
+    // SAFETY: see the module.
+    let event = unsafe { wish(op, event) };
+    if event.is_none() && op != libc::EPOLL_CTL_DEL {
         return Outcome::Errno(Errno::EFAULT);
     }
-    // What stands there at a DEL is nobody's wish: Python's selectors leave whatever was on the stack.
-    let is_asked = !bad && op != libc::EPOLL_CTL_DEL;
-    // SAFETY: see the module.
-    let event = unsafe { event.as_ref() }.filter(|_| is_asked).map(|e| (e.events, e.u64));
     if op != libc::EPOLL_CTL_DEL {
         listening::watched(fd);
     }
@@ -60,4 +63,13 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         (Err(MOVED), Entry::Socket(endpoint)) if is_to_begin_anew(endpoint, fd) => again(),
         (done, _) => done.map(|()| 0).into(),
     }
+}
+
+/// The event that the caller asks for, if it can be read. What stands there at a DEL is nobody's wish: Python's selectors leave whatever was on the
+/// stack.
+unsafe fn wish(op: c_int, event: *const epoll_event) -> Option<(u32, u64)> {
+    let is_asked = op != libc::EPOLL_CTL_DEL && sd_sys::user::seems_readable(event, size_of::<epoll_event>());
+    // SAFETY: as the caller says.
+    let event = unsafe { event.as_ref() }.filter(|_| is_asked);
+    event.map(|event| (event.events, event.u64))
 }

@@ -201,14 +201,28 @@ pub(crate) fn kernel_registered(epoll: &'static Epoll) {
     epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// EPOLL_CTL_DEL of a kernel socket that may be moved to shared memory. Event loops take one out and put it in again all the time, and
-/// the count is to tell how many there are. It never falls to zero by this: there may be some that were never counted.
-pub(crate) fn kernel_forgets(epoll: &'static Epoll, epfd: i32, fd: i32) -> Result<(), Errno> {
+/// epoll_ctl on a connection of the kernel's that may be moved to shared memory; `event` is nothing for EPOLL_CTL_DEL.
+///
+/// Event loops take one out and put it in again all the time, and the count is to tell how many there are. It never falls to zero by this: there may
+/// be some that were never counted.
+pub(crate) fn kernel_asked(
+    (epoll, epfd): (&'static Epoll, i32),
+    op: i32,
+    (fd, endpoint): (i32, Option<&'static Endpoint>),
+    event: Option<(u32, u64)>,
+) -> Result<(), Errno> {
+    let (events, data) = event.unwrap_or_default();
     listed::changed(fd);
-    let done = sd_sys::fd::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    let call = endpoint.map(|endpoint| (told::Call::begin(fd), endpoint));
+    let done = sd_sys::fd::epoll_ctl(epfd, op, fd, events, data);
+    if let Some((call, endpoint)) = call {
+        call.end(endpoint, done.is_ok().then_some(epoll), event);
+    }
     listed::changed(fd);
     done?;
-    let one_less = |count: u32| count.checked_sub(1).filter(|left| *left != 0);
-    let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    if op == libc::EPOLL_CTL_DEL {
+        let one_less = |count: u32| count.checked_sub(1).filter(|left| *left != 0);
+        let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
     Ok(())
 }

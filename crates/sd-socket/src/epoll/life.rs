@@ -198,6 +198,7 @@ fn release(epoll: &'static Epoll) {
 fn end(epoll: &'static Epoll) {
     watch::forget_instance(epoll);
     listed::forget(epoll);
+    told::has_ended();
     {
         let mut interest = epoll.interest.lock();
         for item in interest.items.iter() {

@@ -31,7 +31,7 @@
 //! | the ready list | `collect` |
 //! | waiting | `waiting`; what is slept on: `sleep_fd`, `inside` |
 //! | a connection goes back to the kernel's | `way_back` |
-//! | what the kernel's instances have registered | `listed` |
+//! | what the kernel's instances have registered | `told`; where that is not known: `listed` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
 use crate::fd::hidden::HiddenCell;
@@ -57,12 +57,13 @@ mod life;
 mod listed;
 mod roads;
 mod sleep_fd;
+mod told;
 mod waiting;
 mod watch;
 mod way_back;
 
 pub(crate) use collect::is_ready;
-pub(crate) use control::{control, kernel_forgets, kernel_registered};
+pub(crate) use control::{control, kernel_asked, kernel_registered};
 pub(crate) use dispatch::{drain, looks_of_drain, take_in};
 pub(crate) use inside::others_look;
 pub(crate) use items::Item;
@@ -73,6 +74,7 @@ pub(crate) use life::{
 };
 pub(crate) use listed::{changed, forked as forget_lists};
 pub(crate) use roads::{moved, registrations};
+pub(crate) use told::{forked as forget_told, is_fresh, is_moved};
 pub(crate) use waiting::{AT_EDGE, CLOSED, wait};
 pub(crate) use watch::{
     Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, look_again,

@@ -1,6 +1,7 @@
 //! Registrations of connections that the kernel has made, and whose bytes go through it, or through a slot's rings: each is one of the kernel's
 //! instance too, for the directions that are the kernel's (`wait::by_kernel`).
 
+use super::told::Known;
 use super::*;
 use crate::wait::by_kernel;
 use alloc::vec::Vec;
@@ -181,7 +182,8 @@ pub(crate) fn registrations(fd: i32) -> Option<Vec<Removed>> {
             return;
         }
         // The kernel lists them all for one.
-        if epoll.kernel_count.load(Ordering::Relaxed) > LISTED_MAX {
+        let is_many = || epoll.kernel_count.load(Ordering::Relaxed) > LISTED_MAX;
+        if is_many() && told::about(epoll, fd) == Known::Unknown {
             is_odd = true;
             return;
         }

@@ -1,5 +1,6 @@
 //! From what happened at a socket to the instances that watch it.
 
+use super::told::Known;
 use super::*;
 use crate::process::Priv;
 use crate::socket::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
@@ -365,7 +366,11 @@ impl Removed {
 
     /// The registration of `fd`, which is not ours yet, in the kernel's instance. `number` leads to that.
     pub(crate) fn of_kernel(epoll: &'static Epoll, number: i32, fd: i32) -> sd_sys::Result<Option<Removed>> {
-        let known = listed::registration(epoll, number, fd)?;
+        let known = match told::about(epoll, fd) {
+            Known::This(known) => Some(known),
+            Known::Nothing => None,
+            Known::Unknown => listed::registration(epoll, number, fd)?,
+        };
         Ok(known.map(|known| Removed { epoll, fd, events: known.events, data: known.data }))
     }
 

@@ -369,6 +369,7 @@ fn track_kernel(fd: i32, (listening, is_mptcp): (&Endpoint, bool), peer: Option<
     note_names(endpoint, fd, peer);
     super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
     if !table::set_kernel(fd, endpoint) {
-        life::release(endpoint);
+        return life::release(endpoint);
     }
+    crate::epoll::is_fresh(fd, endpoint);
 }

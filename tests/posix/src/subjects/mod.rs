@@ -16,6 +16,7 @@ mod create;
 mod defer;
 mod descriptor;
 mod epoll;
+mod epoll_asked;
 mod epoll_edges;
 mod epoll_lingers;
 mod epoll_lives;
@@ -141,6 +142,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_turns::SUBJECTS,
     epoll_lingers::SUBJECTS,
     epoll_modes::SUBJECTS,
+    epoll_asked::SUBJECTS,
     epoll_once::SUBJECTS,
     epoll_order::SUBJECTS,
     epoll_edges::SUBJECTS,

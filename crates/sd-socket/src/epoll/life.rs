@@ -89,6 +89,7 @@ fn fresh() -> &'static Epoll {
         ledger_fd: HiddenCell::empty(),
         ledger_seen: AtomicU32::new(0),
         inherited: AtomicBool::new(false),
+        was_forked: AtomicBool::new(false),
     }))
 }
 
@@ -130,6 +131,7 @@ pub(crate) fn created(fd: i32) {
     epoll.flat.store(false, Ordering::Relaxed);
     epoll.place.begin_anew();
     epoll.has_both.store(false, Ordering::Relaxed);
+    epoll.was_forked.store(false, Ordering::Relaxed);
     epoll.spin.store(0, Ordering::Relaxed);
     epoll.numbers.store(1, Ordering::Relaxed);
     epoll.references.store(1, Ordering::Release);
@@ -221,6 +223,7 @@ fn end(epoll: &'static Epoll) {
 pub(crate) fn before_fork() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
     for epoll in all {
+        epoll.was_forked.store(true, Ordering::Relaxed);
         inside::others_look(epoll);
         ledger::prepare(epoll);
     }

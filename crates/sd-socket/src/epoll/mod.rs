@@ -187,6 +187,8 @@ pub(crate) struct Epoll {
     ledger_seen: AtomicU32,
     /// Came by fork, and was not used since.
     inherited: AtomicBool,
+    /// A relative has, or had, it too.
+    was_forked: AtomicBool,
 }
 
 /// Guards who is nested in whom.

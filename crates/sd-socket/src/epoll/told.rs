@@ -5,7 +5,7 @@
 //! told about a number is kept here, and the list is read only where that does not say enough.
 //!
 //! A place belongs to a connection while its number leads to it, from the first epoll_ctl(2) on. Two calls at once on one number are done by the
-//! kernel in an order that nobody knows: then nothing is known, until the next. What is not seen here: other processes that share an instance,
+//! kernel in an order that nobody knows: then nothing is known, until the next. What is not seen here: what relatives of a fork tell an instance,
 //! instances that have ended (their places may be used for others), and that EPOLLONESHOT has fired. There the list is asked.
 
 use super::Epoll;
@@ -160,7 +160,9 @@ pub(super) fn about(epoll: &'static Epoll, number: i32) -> Known {
     let Entry::Kernel(endpoint) = table::get(number) else { return Known::Unknown };
     let known =
         place(number).filter(|place| place.calls.load(Ordering::Acquire) == 0 && place.is_of(endpoint));
-    let Some(place) = known.filter(|_| !super::ledger::is_shared(epoll)) else { return Known::Unknown };
+    let Some(place) = known.filter(|_| !epoll.was_forked.load(Ordering::Relaxed)) else {
+        return Known::Unknown;
+    };
     if !core::ptr::eq(place.epoll.load(Ordering::Relaxed), epoll) {
         return if place.is_all.load(Ordering::Relaxed) { Known::Nothing } else { Known::Unknown };
     }

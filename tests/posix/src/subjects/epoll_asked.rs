@@ -14,6 +14,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     pair("epoll_asked/by_a_duplicate", by_a_duplicate, client),
     pair("epoll_asked/by_one_that_ends", by_one_that_ends, client),
     pair("epoll_asked/of_another_connection", of_another_connection, client),
+    pair("epoll_asked/by_a_child", by_a_child, client),
 ];
 
 const IN: i32 = libc::EPOLLIN;
@@ -217,4 +218,32 @@ fn of_another_connection(role: &mut Role) {
         end(fd, if round == 7 { OVER } else { NEXT });
     }
     say!("wrong: {wrong}");
+}
+
+/// A child of a fork asks the instance, which it has too, for something else, and ends.
+fn by_a_child(role: &mut Role) {
+    let (fd, ep) = (accept_later(served(role)), epoll());
+    epoll_add(ep, fd, IN, 1);
+    let mut wrong = u32::from(turn(fd, [ep], [vec![1]]));
+    for data in 2..6 {
+        let child = fork_child(|| {
+            epoll_mod(ep, fd, IN, data);
+            0
+        });
+        say!("child: {}", wait_child(child));
+        for _ in 0..60 {
+            wrong += u32::from(turn(fd, [ep], [vec![data]]));
+        }
+    }
+    epoll_mod(ep, fd, IN, 9);
+    let child = fork_child(|| {
+        epoll_del(ep, fd);
+        0
+    });
+    say!("child: {}", wait_child(child));
+    for _ in 0..60 {
+        wrong += u32::from(turn(fd, [ep], [vec![]]));
+    }
+    say!("wrong: {wrong}");
+    end(fd, OVER);
 }

@@ -176,10 +176,12 @@ impl Offers {
         Some(offered)
     }
 
-    /// Nobody has its ticket any more.
+    /// Nobody has its ticket any more. Both ends may be this process's, so that the ticket is that of another offer, too, which ends with it.
     fn forget(&mut self, promise: &Promise) {
-        if self.tickets.remove(&promise.name()).is_some() {
-            self.awaited -= usize::from(promise.is_awaited());
-        }
+        let Some(key) = self.tickets.remove(&promise.name()) else { return };
+        let other = self.all.get(&key).and_then(|offered| offered.promise);
+        let other = other.filter(|other| other.name() == promise.name());
+        let was_awaited = other.as_ref().unwrap_or(promise).is_awaited();
+        self.awaited = self.awaited.saturating_sub(usize::from(was_awaited));
     }
 }

@@ -5,7 +5,7 @@ use crate::absent;
 use crate::young::{self, Seen};
 use sd_attach::dynamic::{Linked, Window};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt::{Display, Formatter, Result};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -46,9 +46,9 @@ impl From<Unregistered> for Value {
 pub(crate) fn all(socket: &Path, status: &Value) -> impl Iterator<Item = Unregistered> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let (mut seen, known) = (Seen::default(), young::clients(status).into_iter().collect::<HashSet<_>>());
-    let is_known =
-        move |pid: u32| i32::try_from(pid).is_ok_and(|number| known.contains(&(number, name(pid))));
+    let (mut seen, known) = (Seen::default(), young::clients(status).into_iter().collect::<HashMap<_, _>>());
+    // Another process of that number has another name: this program is in another PID namespace than the monitor.
+    let is_known = move |pid: u32| known.get(&(pid as i32)).is_some_and(|comm| *comm == name(pid));
     let others = pids.filter(move |pid| *pid != std::process::id() && !is_known(*pid));
     others.filter_map(move |pid| one(pid, socket, &mut seen))
 }

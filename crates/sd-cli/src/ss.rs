@@ -58,7 +58,7 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
         sd_cli::failure::warn("warning: there are more connections than the monitor shows");
     }
     if options.json {
-        let unregistered: Vec<Value> = crate::unregistered::all(&socket, &status).map(Value::from).collect();
+        let unregistered: Vec<Value> = crate::unregistered::all(&socket).map(Value::from).collect();
         return print(&format!("{}\n", document(status, unregistered)));
     }
     if options.memory {
@@ -66,7 +66,7 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
     }
     print(&table(&status)?)?;
     print(&engines(&status))?;
-    crate::unregistered::all(&socket, &status).for_each(|one| sd_cli::failure::warn(&one.to_string()));
+    crate::unregistered::all(&socket).for_each(|one| sd_cli::failure::warn(&one.to_string()));
     Ok(())
 }
 

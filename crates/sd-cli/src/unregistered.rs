@@ -2,10 +2,9 @@
 //! and no line of `sd ss` would show them. Found below /proc, as far as this user may look there.
 
 use crate::absent;
-use crate::young::{self, Seen};
+use crate::young::Seen;
 use sd_attach::dynamic::{Linked, Window};
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::fmt::{Display, Formatter, Result};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -42,37 +41,30 @@ impl From<Unregistered> for Value {
     }
 }
 
-/// Each such program that would look for its monitor at `socket`, or whose exec left it without the library. `status` is that monitor's.
-pub(crate) fn all(socket: &Path, status: &Value) -> impl Iterator<Item = Unregistered> {
+/// Each such program that would look for its monitor at `socket`, or whose exec left it without the library.
+pub(crate) fn all(socket: &Path) -> impl Iterator<Item = Unregistered> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let (mut seen, known) = (Seen::default(), young::clients(status).into_iter().collect::<HashMap<_, _>>());
-    // Another process of that number has another name: this program is in another PID namespace than the monitor.
-    let is_known = move |pid: u32| known.get(&(pid as i32)).is_some_and(|comm| *comm == name(pid));
-    let others = pids.filter(move |pid| *pid != std::process::id() && !is_known(*pid));
-    others.filter_map(move |pid| one(pid, socket, &mut seen))
-}
-
-fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end_matches('\n').to_owned()
+    let mut seen = Seen::default();
+    pids.filter(|pid| *pid != std::process::id()).filter_map(move |pid| one(pid, socket, &mut seen))
 }
 
 fn one(pid: u32, socket: &Path, seen: &mut Seen) -> Option<Unregistered> {
     let root = format!("/proc/{pid}");
-    // What is cheaper comes first: the kernel holds a program's memory still while it lists that.
-    let named = variable(&root, b"SD_MONITOR=");
-    if named.as_deref().is_some_and(|path| path != socket.as_os_str().as_bytes()) {
-        return None;
-    }
     let maps = fs::read(format!("{root}/maps")).ok()?;
     let has_library = sd_cli::library::is_mapped(&maps);
     let is_one = if has_library { !is_registered(&root, &maps) } else { absent::is_named(&root) };
     if !is_one || !seen.has_tcp(pid as i32) {
         return None;
     }
+    let named = variable(&root, b"SD_MONITOR=");
+    if named.as_deref().is_some_and(|path| path != socket.as_os_str().as_bytes()) {
+        return None;
+    }
+    let name = fs::read_to_string(format!("{root}/comm")).unwrap_or_default();
     let absence = absent::why(&root, &maps);
     let reason = absence.map_or_else(|| why_unknown(&root, socket).to_owned(), |absence| absence.reason);
-    Some(Unregistered { pid, comm: name(pid), has_library, reason })
+    Some(Unregistered { pid, comm: name.trim().to_owned(), has_library, reason })
 }
 
 /// Of one that has the library.

@@ -50,8 +50,7 @@ fn number(of: &Value, name: &str) -> Option<i32> {
     i32::try_from(of[name].as_i64()?).ok()
 }
 
-/// Processes that the monitor knows, engines aside, by their numbers and names.
-pub(crate) fn clients(status: &Value) -> Vec<(i32, String)> {
+fn clients(status: &Value) -> Vec<(i32, String)> {
     let client = |one: &Value| Some((number(one, "pid")?, one["comm"].as_str()?.to_owned()));
     let own = objects(status, "clients").filter(|one| one["carries"] != true);
     own.filter_map(client).collect()

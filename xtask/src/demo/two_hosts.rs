@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The default of hosts files.
 const LEAST: usize = 32;
-/// A look takes some 20 ms of a processor on our side, where there are as many processes as connections, and next to nothing on the kernel's.
+/// A look takes tens of milliseconds of a processor on our side, where each connection has a process, and next to nothing on the kernel's.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]

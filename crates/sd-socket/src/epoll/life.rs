@@ -223,7 +223,6 @@ fn end(epoll: &'static Epoll) {
 pub(crate) fn before_fork() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
     for epoll in all {
-        epoll.was_forked.store(true, Ordering::Relaxed);
         inside::others_look(epoll);
         ledger::prepare(epoll);
     }
@@ -234,6 +233,7 @@ pub(crate) fn keep_locks() {
     RECORDS.lock_and_keep();
     // SAFETY: just locked.
     let records = unsafe { RECORDS.kept() };
+    records.all.iter().for_each(|epoll| epoll.was_forked.store(true, Ordering::Relaxed));
     records.all.iter().for_each(|epoll| epoll.interest.lock_and_keep());
     watch::stripes().for_each(Lock::lock_and_keep);
     // With this one held nobody takes two ready lists.

@@ -74,7 +74,7 @@ pub(crate) use life::{
 };
 pub(crate) use listed::{changed, forked as forget_lists};
 pub(crate) use roads::{moved, registrations};
-pub(crate) use told::{forked as forget_told, is_fresh, is_moved};
+pub(crate) use told::{accepted, forget as forget_told};
 pub(crate) use waiting::{AT_EDGE, CLOSED, wait};
 pub(crate) use watch::{
     Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, look_again,

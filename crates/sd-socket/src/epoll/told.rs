@@ -14,7 +14,6 @@ use core::ptr::{null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 use sd_sys::fdinfo::Registration;
-use sd_sys::lock::Lock;
 
 /// Numbers that have places.
 const NUMBERS: usize = 1 << 16;
@@ -22,7 +21,6 @@ const NUMBERS: usize = 1 << 16;
 const TWO: u32 = 1 << 31;
 
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(null_mut());
-static MAPS: Lock<()> = Lock::new(());
 /// How many instances have ended.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
@@ -38,7 +36,7 @@ struct Place {
     ended: AtomicU32,
     /// Null: none that is known.
     epoll: AtomicPtr<Epoll>,
-    /// No other instance has it, as it was registered nowhere when it began.
+    /// Only that one can have it: nobody had registered it when it was accepted.
     is_all: AtomicBool,
 }
 
@@ -57,13 +55,15 @@ fn place(number: i32) -> Option<&'static Place> {
     (!places.is_null()).then(|| unsafe { &*places.add(at) })
 }
 
+/// Makes the places, as `fd::table` its own; without memory there are none.
 #[cold]
 fn map() {
-    let _one = MAPS.lock();
-    if PLACES.load(Ordering::Acquire).is_null()
-        && let Ok(at) = sd_sys::mem::reserve_private(NUMBERS * size_of::<Place>())
-    {
-        PLACES.store(at.cast(), Ordering::Release);
+    const LEN: usize = NUMBERS * size_of::<Place>();
+    let Ok(base) = sd_sys::mem::reserve_private(LEN) else { return };
+    let made = PLACES.compare_exchange(null_mut(), base.cast(), Ordering::AcqRel, Ordering::Relaxed);
+    if made.is_err() {
+        // SAFETY: reserved just now, with this length, and known to nobody.
+        unsafe { sd_sys::mem::unmap(base, LEN) };
     }
 }
 
@@ -78,15 +78,15 @@ impl Place {
             && self.ended.load(Ordering::Relaxed) == ENDED.load(Ordering::Acquire)
     }
 
-    fn begin(&self, endpoint: &Endpoint, is_all: bool) {
+    fn begin(&self, endpoint: &Endpoint, ended: u32, is_all: bool) {
         self.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
         self.which.store(which(endpoint), Ordering::Relaxed);
-        self.ended.store(ENDED.load(Ordering::Acquire), Ordering::Relaxed);
+        self.ended.store(ended, Ordering::Relaxed);
         self.epoll.store(null_mut(), Ordering::Relaxed);
         self.is_all.store(is_all, Ordering::Relaxed);
     }
 
-    /// One that was registered nowhere is in no instance but the one that it was told to last.
+    /// Of two instances only the last one is kept, and that there may be another.
     fn note(&self, epoll: &'static Epoll, event: Option<(u32, u64)>) {
         let before = self.epoll.load(Ordering::Relaxed);
         let is_this = core::ptr::eq(before, epoll);
@@ -108,6 +108,8 @@ impl Place {
 /// A call of the kernel's that changes a registration.
 pub(super) struct Call {
     place: Option<&'static Place>,
+    /// What [`ENDED`] was before: the instance may end meanwhile.
+    ended: u32,
 }
 
 impl Call {
@@ -115,12 +117,12 @@ impl Call {
         if PLACES.load(Ordering::Acquire).is_null() {
             map();
         }
-        let place = place(number);
+        let (place, ended) = (place(number), ENDED.load(Ordering::Acquire));
         if let Some(place) = place {
             let two = |calls: u32| Some(if calls & !TWO == 0 { 1 } else { (calls + 1) | TWO });
             let _ = place.calls.fetch_update(Ordering::AcqRel, Ordering::Relaxed, two);
         }
-        Call { place }
+        Call { place, ended }
     }
 
     /// It was done, or not (`None`). `event`: what it asks for now, nothing where it was taken out.
@@ -132,7 +134,7 @@ impl Call {
     ) {
         let Some(place) = self.place else { return };
         if !place.is_of(endpoint) {
-            place.begin(endpoint, false);
+            place.begin(endpoint, self.ended, false);
         }
         done.inspect(|epoll| place.note(epoll, event));
         let calls = place.calls.load(Ordering::Acquire);
@@ -144,14 +146,14 @@ impl Call {
 }
 
 /// A connection was accepted, which nobody has registered yet.
-pub(crate) fn is_fresh(number: i32, endpoint: &'static Endpoint) {
+pub(crate) fn accepted(number: i32, endpoint: &'static Endpoint) {
     if let Some(place) = place(number).filter(|place| place.calls.load(Ordering::Acquire) & !TWO == 0) {
-        place.begin(endpoint, true);
+        place.begin(endpoint, ENDED.load(Ordering::Acquire), true);
     }
 }
 
 /// The number leads to a connection of ours from here on: its registration changes without a word here.
-pub(crate) fn is_moved(number: i32) {
+pub(crate) fn forget(number: i32) {
     place(number).inspect(|place| place.endpoint.store(null_mut(), Ordering::Relaxed));
 }
 
@@ -176,10 +178,4 @@ pub(super) fn about(epoll: &'static Epoll, number: i32) -> Known {
 /// An instance has ended.
 pub(super) fn has_ended() {
     ENDED.fetch_add(1, Ordering::AcqRel);
-}
-
-/// In the child of a fork, which has one thread.
-pub(crate) fn forked() {
-    // SAFETY: nobody else is there.
-    unsafe { MAPS.force_unlock() };
 }

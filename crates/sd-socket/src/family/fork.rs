@@ -82,7 +82,7 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
-static PARTS: [Part; 32] = {
+static PARTS: [Part; 31] = {
     use crate::{epoll, link, memory, monitor, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
@@ -125,7 +125,6 @@ static PARTS: [Part; 32] = {
         },
         Part { forked: setup::promote::forked, ..NOTHING },
         Part { forked: crate::epoll::forget_lists, ..NOTHING },
-        Part { forked: crate::epoll::forget_told, ..NOTHING },
         Part { forked: super::detach::forked, ..NOTHING },
         Part { keep: crate::socket::resend::keep_lock, unlock: crate::socket::resend::unlock, ..NOTHING },
         Part { keep: crate::socket::notes::keep_lock, unlock: crate::socket::notes::unlock, ..NOTHING },

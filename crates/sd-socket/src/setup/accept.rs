@@ -371,5 +371,5 @@ fn track_kernel(fd: i32, (listening, is_mptcp): (&Endpoint, bool), peer: Option<
     if !table::set_kernel(fd, endpoint) {
         return life::release(endpoint);
     }
-    crate::epoll::is_fresh(fd, endpoint);
+    crate::epoll::accepted(fd, endpoint);
 }

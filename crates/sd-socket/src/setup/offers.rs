@@ -34,11 +34,6 @@ pub(super) struct Promise {
 }
 
 impl Promise {
-    /// Side A has still to show the ticket.
-    fn is_awaited(&self) -> bool {
-        self.side == Side::B && self.slot.is_none()
-    }
-
     fn name(&self) -> (u64, u64) {
         (self.channel, self.ticket)
     }
@@ -66,16 +61,16 @@ impl Offered {
 pub(super) struct Offers {
     /// By the lower half of the serial, which the endpoint has as its generation meanwhile.
     all: BTreeMap<u32, Offered>,
-    /// Those whose ticket side A shows, by channel and ticket.
-    tickets: BTreeMap<(u64, u64), u32>,
-    /// How many of these it has still to show.
-    awaited: usize,
+    /// Those whose ticket side A has still to show, by channel and ticket.
+    awaited: BTreeMap<(u64, u64), u32>,
+    /// Those whose ticket it has shown, with the slot.
+    shown: BTreeMap<(u64, u64), (u32, (usize, u32))>,
     swept_ns: u64,
 }
 
 impl Offers {
     pub(super) const fn new() -> Offers {
-        Offers { all: BTreeMap::new(), tickets: BTreeMap::new(), awaited: 0, swept_ns: 0 }
+        Offers { all: BTreeMap::new(), awaited: BTreeMap::new(), shown: BTreeMap::new(), swept_ns: 0 }
     }
 
     /// A connection is about to be offered under this name, which its endpoint has from now on. Those that are over, as far as they were looked for.
@@ -106,24 +101,27 @@ impl Offers {
         if let Some(before) = before {
             self.forget(&before);
         }
-        if promise.side == Side::B {
-            self.tickets.insert(promise.name(), serial as u32);
-            self.awaited += usize::from(promise.is_awaited());
+        match promise.slot {
+            _ if promise.side == Side::A => {}
+            Some(slot) => _ = self.shown.insert(promise.name(), (serial as u32, slot)),
+            None => _ = self.awaited.insert(promise.name(), serial as u32),
         }
     }
 
     /// Side A has shown a ticket in this slot.
     pub(super) fn shown(&mut self, ticket: (u64, u64), slot: (usize, u32)) -> Shown {
-        let offered = self.tickets.get(&ticket).and_then(|key| self.all.get_mut(key));
-        let Some(offered) = offered.filter(|offered| offered.is_valid()) else { return Shown::Unknown };
-        match &mut offered.promise {
-            Some(promise) if promise.is_awaited() => {
-                promise.slot = Some(slot);
-                self.awaited -= 1;
-                Shown::New(offered.endpoint)
-            }
-            Some(promise) if promise.slot == Some(slot) => Shown::Again,
-            _ => Shown::Unknown,
+        let known = self.shown.get(&ticket).filter(|(_, known)| *known == slot).map(|(key, _)| *key);
+        let Some(key) = self.awaited.get(&ticket).copied().or(known) else { return Shown::Unknown };
+        let offered = self.all.get_mut(&key).filter(|offered| offered.is_valid());
+        let Some((promise, endpoint)) = offered.and_then(|it| Some((it.promise.as_mut()?, it.endpoint)))
+        else {
+            return Shown::Unknown;
+        };
+        promise.slot = Some(slot);
+        self.shown.insert(ticket, (key, slot));
+        match self.awaited.remove(&ticket) {
+            Some(_) => Shown::New(endpoint),
+            None => Shown::Again,
         }
     }
 
@@ -144,11 +142,8 @@ impl Offers {
 
     /// Takes out those whose ticket was promised before then, and has not been shown.
     pub(super) fn take_late(&mut self, before_ns: u64) -> Vec<Offered> {
-        let is_late = |offered: &Offered| {
-            offered.promised_at < before_ns && offered.promise.as_ref().is_some_and(Promise::is_awaited)
-        };
-        let is_late = |key: &&u32| self.all.get(key).is_some_and(is_late);
-        let late: Vec<u32> = self.tickets.values().filter(is_late).copied().collect();
+        let is_late = |key: &&u32| self.all.get(key).is_some_and(|offered| offered.promised_at < before_ns);
+        let late: Vec<u32> = self.awaited.values().filter(is_late).copied().collect();
         late.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
@@ -159,7 +154,7 @@ impl Offers {
 
     /// How many tickets side A has still to show.
     pub(super) fn awaited(&self) -> usize {
-        self.awaited
+        self.awaited.len()
     }
 
     fn extract(&mut self, is_it: impl Fn(&Offered) -> bool) -> Vec<Offered> {
@@ -176,12 +171,9 @@ impl Offers {
         Some(offered)
     }
 
-    /// Nobody has its ticket any more. Both ends may be this process's, so that the ticket is that of another offer, too, which ends with it.
+    /// Nobody has its ticket any more.
     fn forget(&mut self, promise: &Promise) {
-        let Some(key) = self.tickets.remove(&promise.name()) else { return };
-        let other = self.all.get(&key).and_then(|offered| offered.promise);
-        let other = other.filter(|other| other.name() == promise.name());
-        let was_awaited = other.as_ref().unwrap_or(promise).is_awaited();
-        self.awaited = self.awaited.saturating_sub(usize::from(was_awaited));
+        self.awaited.remove(&promise.name());
+        self.shown.remove(&promise.name());
     }
 }

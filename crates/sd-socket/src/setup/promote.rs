@@ -375,7 +375,7 @@ fn attach_to(
         life::attach(socket, channel, slot, generation);
         road::begin(endpoint, word, (fd, promise.behind));
     }
-    numbers.iter().copied().for_each(crate::epoll::is_moved);
+    numbers.iter().copied().for_each(crate::epoll::forget_told);
     beneath::keep(endpoint, fd);
     // Who changes one meanwhile finds the connection closed, and then ours.
     for registration in registered.into_iter().flatten() {

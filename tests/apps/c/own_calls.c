@@ -1,5 +1,5 @@
 /* A static program without libc, whose system calls and threads look as those of Go's runtime do: `own_calls PORT THREADS MESSAGES`.
-   A server thread for each connection echoes; client threads compare what comes back. */
+   A server thread for each connection echoes; client threads compare what comes back. Connections stay until standard input ends. */
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <linux/sched.h>
@@ -82,6 +82,9 @@ static void client(long number) {
             if (sent[i] != got[i])
                 fail();
     }
+    char byte;
+    while (CALL(SYS_read, 0, &byte, 1) > 0)
+        ;
     CALL(SYS_close, fd, 0, 0);
     done();
 }

@@ -2,28 +2,26 @@
 
 use super::Scenario;
 use super::mixed_tools::compile;
-use super::own_calls::{OPTIONS, PROGRAM, WAYS, compile_musl};
+use super::own_calls::{OPTIONS, PROGRAM, WAYS, compile_musl, run_watched};
 use harness::lab::{Lab, Side};
-use harness::process::{Proc, free_port};
+use harness::process::free_port;
+use harness::ss::Watch;
 use harness::{Result, fail, refusal};
-use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("no-ptrace", &["gcc", "/usr/include/stdio.h", "musl-gcc", "python3"], echo).limit_s(90),
     Scenario::new("no-ptrace-own-file", &["gcc", "/usr/include/stdio.h", "musl-gcc"], own_file).limit_s(60),
 ];
 
-const LIMIT: Duration = Duration::from_secs(20);
 /// Of `own_file.c`, which is executed twice.
 const LINES: usize = 18;
 
 /// What a program says that is executed where it is refused.
-fn said(lab: &Lab, side: Side, way: &[&str], words: &[&str]) -> Result<String> {
+fn said(lab: &Lab, side: Side, way: &[&str], words: &[&str], watch: Option<&Watch>) -> Result<String> {
     let words = [way, words].concat();
     let mut command = lab.command(side, words[0], &words[1..])?;
     refusal::without_ptrace(&mut command);
-    let command = command.env("A_VARIABLE", "is there");
-    Ok(Proc::start(command, "program", lab.path())?.wait(LIMIT)?.text())
+    Ok(run_watched(lab, command.env("A_VARIABLE", "is there"), watch)?.text())
 }
 
 /// Each is a server and its client, over shared memory.
@@ -43,7 +41,7 @@ fn echo(lab: &mut Lab) -> Result<()> {
             let text = port.to_string();
             let words: Vec<&str> =
                 [program.as_str(), &text].into_iter().chain(more.iter().flatten().copied()).collect();
-            let said = said(lab, Side::Sd, way, &words)?;
+            let said = said(lab, Side::Sd, way, &words, watch.as_ref())?;
             if said != "echoed\n" {
                 fail!("{program} by {way:?} said {said:?}");
             }
@@ -63,7 +61,7 @@ fn own_file(lab: &mut Lab) -> Result<()> {
     ];
     for program in &programs {
         let [plain, ours] =
-            [Side::Kernel, Side::Sd].map(|side| said(lab, side, &[], &[program.as_str(), program]));
+            [Side::Kernel, Side::Sd].map(|side| said(lab, side, &[], &[program.as_str(), program], None));
         let (plain, ours) = (plain?, ours?);
         if plain != ours || plain.lines().count() != LINES {
             fail!("{program} says {ours}\nand without the library {plain}");

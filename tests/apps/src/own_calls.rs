@@ -5,12 +5,13 @@
 use super::Scenario;
 use super::mixed_tools::compile;
 use harness::lab::{Lab, Side};
-use harness::process::{Proc, free_port};
+use harness::process::{Output, Proc, free_port};
+use harness::ss::Watch;
 use harness::{Result, fail, product, retry, ss};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("own-calls", &["gcc", "/usr/include/stdio.h", "python3"], |lab| {
@@ -57,7 +58,7 @@ fn own_calls(lab: &mut Lab, options: &[&str]) -> Result<()> {
     for way in WAYS.into_iter().chain([&[] as &[&str]]) {
         let port = free_port()?;
         let watch = lab.watch(port);
-        let said = said(lab, way, &[&program, &port.to_string(), "8", "20000"])?;
+        let said = said(lab, way, &[&program, &port.to_string(), "8", "20000"], watch.as_ref())?;
         if said != "echoed\n" {
             fail!("by {way:?} it said {said:?}");
         }
@@ -66,10 +67,23 @@ fn own_calls(lab: &mut Lab, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn said(lab: &Lab, way: &[&str], words: &[&str]) -> Result<String> {
+fn said(lab: &Lab, way: &[&str], words: &[&str], watch: Option<&Watch>) -> Result<String> {
     let words = [way, words].concat();
     let mut command = lab.command(Side::Sd, words[0], &words[1..])?;
-    Ok(Proc::start(&mut command, "program", lab.path())?.wait(LIMIT)?.ok()?.text())
+    Ok(run_watched(lab, &mut command, watch)?.ok()?.text())
+}
+
+/// Runs a program whose connections stay until its standard input ends, which is once the watch has seen one.
+pub(super) fn run_watched(lab: &Lab, command: &mut Command, watch: Option<&Watch>) -> Result<Output> {
+    let mut program = Proc::start(command.stdin(Stdio::piped()), "program", lab.path())?;
+    let input = program.stdin()?;
+    let end = Instant::now() + LIMIT;
+    // Of what was never seen, the caller's check tells.
+    while watch.is_some_and(|watch| !watch.has_seen()) && program.is_running() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(input);
+    program.wait(LIMIT)
 }
 
 pub(super) fn compile_musl(lab: &Lab, text: &str, options: &[&str]) -> Result<PathBuf> {
@@ -89,7 +103,7 @@ fn compile_unbegun(lab: &Lab) -> Result<PathBuf> {
 /// What is asked of all threads reaches them where the library has not begun (setuid(2)).
 fn unbegun(lab: &mut Lab) -> Result<()> {
     let program = compile_unbegun(lab)?;
-    let said = said(lab, &[], &[&program.display().to_string()])?;
+    let said = said(lab, &[], &[&program.display().to_string()], None)?;
     if said != "0 1 1\n" {
         fail!("the result, and the groups of both threads: {said:?}");
     }
@@ -140,7 +154,7 @@ fn program(lab: &Lab, program: &Path) -> Result<()> {
     for (file, way) in ways.map(|way| (program, way)).chain(of_script) {
         let port = free_port()?;
         let watch = lab.watch(port);
-        let said = said(lab, way, &[&file.display().to_string(), &port.to_string()])?;
+        let said = said(lab, way, &[&file.display().to_string(), &port.to_string()], watch.as_ref())?;
         let of = || format!("{} by {way:?}", file.display());
         if said != "echoed\n" {
             fail!("{}: it said {said:?}", of());

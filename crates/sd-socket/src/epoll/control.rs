@@ -154,16 +154,6 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
     Ok(())
 }
 
-/// Changes an item, and looks whether it is ready.
-pub(super) fn change(item: &Item, events: u32, data: u64) {
-    {
-        let _line = item.epoll().ready_list.lock();
-        item.events.store(events, Ordering::Relaxed);
-        item.data.store(data, Ordering::Relaxed);
-    }
-    watch::look_now(item);
-}
-
 /// Forgets an item; `from_kernel` also in the kernel instance.
 pub(super) fn remove(epoll: &'static Epoll, interest: &mut Interest, item: &'static Item, from_kernel: bool) {
     let is_in_both = item.source().is_in_both() || item.told_roads() != 0;

@@ -13,6 +13,7 @@
 use super::*;
 use crate::fd::hidden::Hidden;
 use crate::process::tid;
+use crate::process::waker::View;
 use alloc::vec::Vec;
 
 const ENTRIES: usize = 1 << 16;
@@ -116,11 +117,10 @@ fn of(epoll: &Epoll) -> Option<&'static Ledger> {
     unsafe { epoll.ledger.load(Ordering::Acquire).as_ref() }
 }
 
-/// Before a fork: a ledger for an instance that has sockets of ours.
+/// Before a fork of a process that has sockets of ours: a ledger, also for an instance that has none of them. A child may register one.
 pub(super) fn prepare(epoll: &Epoll) {
-    let interest = epoll.interest.lock();
-    let is_socket = |item: &'static Item| matches!(item.source(), Source::Socket(_));
-    if of(epoll).is_some() || !interest.items.iter().any(is_socket) {
+    let mut interest = epoll.interest.lock();
+    if of(epoll).is_some() {
         return;
     }
     let Ok(event_fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return };
@@ -129,6 +129,11 @@ pub(super) fn prepare(epoll: &Epoll) {
     epoll.ledger.store(base as *mut Ledger, Ordering::Release);
     PROCESS.ledgers.fetch_add(1, Ordering::AcqRel);
     sleep_fd::watch_ledger(epoll);
+    // Who waits in the kernel for an instance that has nothing of ours is to wait here.
+    sleep_fd::prepare(epoll, &mut interest, View::now());
+    if epoll.members.load(Ordering::SeqCst) == 0 {
+        sleep_fd::kick(epoll, &interest);
+    }
     interest.items.iter().for_each(|item| added(epoll, item));
 }
 
@@ -184,6 +189,16 @@ pub(super) fn added(epoll: &Epoll, item: &Item) {
     ledger.high.fetch_max(number, Ordering::AcqRel);
     item.entry.store(number, Ordering::Relaxed);
     changed(epoll, ledger);
+}
+
+/// Enters a registration that may stand there still, as relatives have it.
+pub(super) fn put_back(epoll: &Epoll, item: &Item) {
+    let (Some(ledger), Some((pid, index))) = (of(epoll), name(item.source())) else { return };
+    let is_item = |(_, row): &(u32, &Row)| row.is_of(item.fd(), pid, index);
+    match ledger.used().find(is_item) {
+        Some((number, _)) => item.entry.store(number, Ordering::Relaxed),
+        None => added(epoll, item),
+    }
 }
 
 fn entry_of(item: &Item) -> Option<(&'static Ledger, &'static Row)> {
@@ -272,10 +287,16 @@ pub(super) fn synchronize(epoll: &'static Epoll, interest: &mut Interest) {
     }
     let Changes { gone, other, new } = compare(epoll, interest, ledger);
     for item in gone {
+        let is_again = |(_, fd, endpoint, ..): &(_, i32, &'static Endpoint, _, _)| {
+            *fd == item.fd() && matches!(item.source(), Source::Socket(own) if core::ptr::eq(own, *endpoint))
+        };
+        if !new.iter().any(is_again) {
+            roads::removed(item);
+        }
         control::forget(epoll, interest, item);
     }
     for (item, events, data) in other {
-        control::change(item, events, data);
+        roads::change(item, (events, data));
     }
     for (number, fd, endpoint, events, data) in new {
         let source = Source::Socket(endpoint);

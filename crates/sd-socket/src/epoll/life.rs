@@ -222,9 +222,20 @@ fn end(epoll: &'static Epoll) {
 /// Before a fork and all fork handlers, when memory can be allocated.
 pub(crate) fn before_fork() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+    let has_sockets = !all.is_empty() && table::has_sockets();
     for epoll in all {
         inside::others_look(epoll);
-        ledger::prepare(epoll);
+        if has_sockets {
+            ledger::prepare(epoll);
+        }
+    }
+}
+
+/// What relatives have changed is done in all lists of this process.
+pub(super) fn catch_up_all() {
+    if PROCESS.ledgers.load(Ordering::Acquire) != 0 {
+        let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+        all.into_iter().for_each(ledger::catch_up);
     }
 }
 
@@ -359,7 +370,10 @@ pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) 
         let wish = (if has_fired { events } else { events | ALWAYS }, data);
         epoll.has_both.store(true, Ordering::Relaxed);
         let item = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
-        item.into_iter().for_each(|item| roads::told(item, Source::Socket(endpoint).directions()));
+        if let Some(item) = item {
+            roads::told(item, Source::Socket(endpoint).directions());
+            ledger::put_back(epoll, item);
+        }
     }
 }
 

@@ -64,6 +64,14 @@ fn untell_kernel(ready_list: &mut ReadyList, item: &Item) {
     }
 }
 
+/// A relative of a fork has removed the registration, from the kernel's instance too. This process may have told that of it since, which had not heard.
+pub(super) fn removed(item: &Item) {
+    let mut ready_list = item.epoll().ready_list.lock();
+    if item.told_roads() != 0 {
+        untell_kernel(&mut ready_list, item);
+    }
+}
+
 /// What the program wants to know of an item that the kernel's connection says now.
 #[cold]
 pub(super) fn kernel_mask(item: &Item) -> u32 {

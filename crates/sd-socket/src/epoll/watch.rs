@@ -434,6 +434,8 @@ pub(crate) fn became_listener(endpoint: &'static Endpoint) {
 
 /// The endpoint is a kernel socket from now on: so are its registrations.
 pub(crate) fn to_kernel(endpoint: &'static Endpoint) {
+    // Relatives may have registered, changed or removed it.
+    super::life::catch_up_all();
     detach(Source::Socket(endpoint), true, Removed::into_kernel);
 }
 

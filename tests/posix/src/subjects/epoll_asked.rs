@@ -224,26 +224,32 @@ fn of_another_connection(role: &mut Role) {
 fn by_a_child(role: &mut Role) {
     let (fd, ep) = (accept_later(served(role)), epoll());
     epoll_add(ep, fd, IN, 1);
-    let mut wrong = u32::from(turn(fd, [ep], [vec![1]]));
-    for data in 2..6 {
-        let child = fork_child(|| {
-            epoll_mod(ep, fd, IN, data);
-            0
-        });
-        say!("child: {}", wait_child(child));
-        for _ in 0..60 {
-            wrong += u32::from(turn(fd, [ep], [vec![data]]));
+    let mut wrong = vec![];
+    let mut turns = |count, wanted: &[u64], step| {
+        let are_wrong = (0..count).filter(|_| turn(fd, [ep], [wanted.to_vec()])).count();
+        if are_wrong != 0 {
+            wrong.push((step, are_wrong));
         }
+    };
+    turns(1, &[1], ("added", 1));
+    for data in 2..6 {
+        by_child(|| epoll_mod(ep, fd, IN, data));
+        turns(60, &[data], ("changed", data));
     }
-    epoll_mod(ep, fd, IN, 9);
+    for data in 6..16 {
+        by_child(|| epoll_del(ep, fd));
+        turns(20, &[], ("removed", data));
+        by_child(|| epoll_add(ep, fd, IN, data));
+        turns(20, &[data], ("added", data));
+    }
+    say!("wrong: {wrong:?}");
+    end(fd, OVER);
+}
+
+fn by_child(call: impl FnOnce()) {
     let child = fork_child(|| {
-        epoll_del(ep, fd);
+        call();
         0
     });
     say!("child: {}", wait_child(child));
-    for _ in 0..60 {
-        wrong += u32::from(turn(fd, [ep], [vec![]]));
-    }
-    say!("wrong: {wrong}");
-    end(fd, OVER);
 }

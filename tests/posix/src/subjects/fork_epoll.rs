@@ -9,6 +9,8 @@ use crate::table::{Subject, solo};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("fork_epoll/child_adds", child_adds),
+    solo("fork_epoll/child_adds_to_an_empty_one", child_adds_to_an_empty_one),
+    solo("fork_epoll/child_adds_where_one_sleeps", child_adds_where_one_sleeps),
     solo("fork_epoll/parent_adds", parent_adds),
     solo("fork_epoll/child_deletes", child_deletes),
     solo("fork_epoll/child_closes_its_numbers", child_closes_its_numbers),
@@ -61,6 +63,38 @@ fn child_adds() {
     show_epoll("changed by the parent", ep);
     epoll_del(ep, other.server);
     show_epoll("deleted by the parent", ep);
+}
+
+fn child_adds_to_an_empty_one() {
+    let pair = connected();
+    let (never, emptied) = (epoll(), epoll());
+    epoll_add(emptied, pair.client, IN, 1);
+    epoll_del(emptied, pair.client);
+    in_child(|| {
+        epoll_add(never, pair.server, IN, 2);
+        epoll_add(emptied, pair.server, IN, 3);
+    });
+    feed(&pair);
+    show_epoll("never had any", never);
+    show_epoll("had one", emptied);
+}
+
+/// A thread waits for an instance without sockets; the child registers the first.
+fn child_adds_where_one_sleeps() {
+    let pair = connected();
+    let ep = epoll();
+    let waiter = thread::spawn(move || {
+        loop {
+            let (result, told) = epoll_wait(ep, 4, 5000);
+            if result.errno != libc::EINTR {
+                return told;
+            }
+        }
+    });
+    sleep(50);
+    in_child(|| epoll_add(ep, pair.server, IN, 1));
+    feed(&pair);
+    say!("told: {:?}", waiter.join());
 }
 
 fn parent_adds() {

@@ -171,9 +171,11 @@ impl Offers {
         Some(offered)
     }
 
-    /// Nobody has its ticket any more.
+    /// Nobody waits for its ticket any more. Both ends may be this process': side A's is no such, and has the same name.
     fn forget(&mut self, promise: &Promise) {
-        self.awaited.remove(&promise.name());
-        self.shown.remove(&promise.name());
+        if promise.side == Side::B {
+            self.awaited.remove(&promise.name());
+            self.shown.remove(&promise.name());
+        }
     }
 }

@@ -21,6 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .at_first_byte(),
     Scenario::new("monitor-started-twice", &[], twice).ours(),
     Scenario::new("run-starts-monitor", &["python3"], automatic).ours(),
+    Scenario::new("promoted-both-ends", &["python3"], both_ends).ours(),
     Scenario::new("run-without-usable-directory", &["python3", "curl"], unusable_directory).ours(),
     Scenario::new("run-status-and-errors", &[], run_status).ours(),
     Scenario::new("run-in-shifted-namespace", &["python3"], shifted).ours().at_first_byte(),
@@ -160,6 +161,28 @@ fn automatic(lab: &mut Lab) -> Result<()> {
     match started[..] {
         [pid] => harness::scratch::send(pid, nix::sys::signal::Signal::SIGTERM),
         _ => fail!("wanted one monitor that was started by itself, found {started:?}"),
+    }
+    Ok(())
+}
+
+/// Both ends of a connection that is moved are one process'.
+fn both_ends(lab: &mut Lab) -> Result<()> {
+    lab.kill_monitor();
+    lab.start_monitor_with(&["--promote=all"])?;
+    let script = python::script(lab, "both_ends.py")?;
+    let mut command = lab.command(Side::Sd, "python3", &["-u", &script])?;
+    let mut program = Proc::start(command.stdin(Stdio::piped()), "program", lab.path())?;
+    program.wait_for_text("\n", LIMIT)?;
+    let port = program.stdout_so_far().trim().parse()?;
+    retry(LIMIT, || {
+        let seen = lab.snapshot()?;
+        let paths: Vec<&str> = seen.of_port(port).iter().map(|end| end.path.as_str()).collect();
+        if paths == ["shm", "shm"] { Ok(()) } else { fail!("sd ss shows {paths:?}") }
+    })?;
+    drop(program.stdin()?);
+    let said = program.wait(LIMIT)?.ok()?.text();
+    if !said.ends_with("echoed\n") {
+        fail!("the program said {said:?}");
     }
     Ok(())
 }

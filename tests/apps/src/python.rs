@@ -45,6 +45,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("wsgi.py", include_str!("../py/wsgi.py")),
     ("grpc_echo.py", include_str!("../py/grpc_echo.py")),
     ("odd.py", include_str!("../py/odd.py")),
+    ("both_ends.py", include_str!("../py/both_ends.py")),
     ("peer.py", include_str!("../py/peer.py")),
     ("redis_client.py", include_str!("../py/redis_client.py")),
 ];

@@ -14,6 +14,7 @@ use harness::report::{Progress, median};
 struct Steps {
     sizes: &'static [u64],
     connections: &'static [u64],
+    together: &'static [u64],
     redis_connections: &'static [u64],
     redis_bytes: &'static [u64],
     rounds: usize,
@@ -23,6 +24,7 @@ struct Steps {
 const FULL: Steps = Steps {
     sizes: &[1, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20],
     connections: &[1, 4, 16, 64, 256, 1024, 4096],
+    together: &[10, 50, 1000],
     redis_connections: &[1, 4, 7, 16, 64, 256, 650, 1300, 4000],
     redis_bytes: &[4, 64, 1024, 16 << 10],
     rounds: 3,
@@ -32,6 +34,7 @@ const FULL: Steps = Steps {
 const QUICK: Steps = Steps {
     sizes: &[8],
     connections: &[64],
+    together: &[50],
     redis_connections: &[40],
     redis_bytes: &[64],
     rounds: 1,
@@ -60,6 +63,7 @@ pub(super) fn figures(is_quick: bool, faults: &mut Vec<String>) -> Result<Vec<Fi
         Maker::latency,
         Maker::throughput,
         Maker::connections,
+        Maker::together,
         Maker::set_up,
         Maker::redis_connections,
         Maker::redis_bytes,
@@ -174,6 +178,19 @@ impl Maker {
         Ok(figure
             .note("16 messages of 8 bytes are under way at a time; a run uses each connection once at least.")
             .note("The thesis' curves are only drawn there: flat for its own, falling for RDMA (from 512 connections on), LibVMA and Linux."))
+    }
+
+    fn together(&self) -> Result<Figure> {
+        let point = |count: &u64| {
+            let count = *count;
+            let measure = move |roads: &Roads, road| roads.bench(road, "together", 64, count);
+            Point { x: count as f64, measure: Box::new(measure) as Made<'_> }
+        };
+        let points: Vec<_> = self.steps.together.iter().map(point).collect();
+        let title = "Ping-pong of 64 bytes between two hosts by connections, all of them at a time";
+        let figure =
+            self.figure("hosts-together", title, (log("connections"), linear("round trips/s")), &points)?;
+        Ok(figure.note("A message is under way on each connection. Connections begin as the kernel's: the time in which they move is measured, too."))
     }
 
     fn set_up(&self) -> Result<Figure> {

@@ -1,19 +1,18 @@
-//! Very many connections between two processes, used round-robin through epoll.
+//! Very many connections between two processes, used through epoll: round-robin, a few at a time, or all of them at a time.
 //!
 //! The client does a turn whenever the driver says so: each connection is used once at least, and again until the time is
 //! over. Between turns both sides sleep, so that the connections can be looked at, or another pair of processes can run.
 
 use super::clock::{Clock, ticks};
 use super::link::{Link, Socket, result};
-use super::{Options, Report};
+use super::{Options, Report, Work};
 use sd_cli::failure::{Context, Failure, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Messages under way at a time, so that the figure is what a message costs and not how long one is waited for.
+/// Messages under way at a time, where not on each connection, so that the figure is what a message costs and not how long one is waited for.
 const WINDOW: usize = 16;
 const EVENTS: usize = 64;
-const SIZE: usize = 8;
 /// Connections between two processes that share descriptors of the library's, and how many those are.
 const CHANNEL: usize = sd_shm::channel::SLOTS;
 const FDS_OF_CHANNEL: usize = 2;
@@ -28,7 +27,8 @@ pub(super) const PER_ADDRESS: usize = 256;
 pub(crate) fn call(links: Vec<Socket>, options: &Options) -> Result<()> {
     let epoll = Epoll::over(&links)?;
     sd_cli::failure::print("connected\n")?;
-    let mut caller = Caller { links, epoll, next: 0 };
+    let message = vec![7; options.size];
+    let mut caller = Caller { links, epoll, next: 0, message, is_together: options.work == Work::Together };
     while caller.is_told()? {
         super::tell(&caller.turn(options.duration())?)?;
     }
@@ -40,6 +40,9 @@ struct Caller {
     epoll: Epoll,
     /// The connection after the one that was used last.
     next: usize,
+    message: Vec<u8>,
+    /// A message is under way on each.
+    is_together: bool,
 }
 
 impl Caller {
@@ -57,10 +60,12 @@ impl Caller {
     /// Messages that went there and back per second, in turn over all connections, or the next million of them.
     fn turn(&mut self, time: Duration) -> Result<Report> {
         let count = self.links.len().min(PER_TURN);
+        let window = if self.is_together { count } else { WINDOW.min(count) };
+        let mut answer = vec![0; self.message.len()];
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let clock = Clock::start(time);
         let (mut sent, mut back, mut waits) = (0, 0, 0u64);
-        while sent < WINDOW.min(count) {
+        while sent < window {
             self.send_next()?;
             sent += 1;
         }
@@ -69,12 +74,15 @@ impl Caller {
             for event in self.epoll.wait(&mut events)? {
                 let link = self.links.get_mut(event.u64 as usize);
                 let link = link.ok_or_else(|| Failure::new("the driver speaks too early"))?;
-                if !link.recv_all(&mut [0; SIZE]).context("recv")? {
+                if !link.recv_all(&mut answer).context("recv")? {
                     return Err(Failure::new("the peer is gone"));
                 }
                 back += 1;
                 if sent < count || !clock.is_over(ticks()) {
-                    self.send_next()?;
+                    match self.is_together {
+                        true => link.send_all(&self.message).context("send")?,
+                        false => self.send_next()?,
+                    }
                     sent += 1;
                 }
             }
@@ -87,21 +95,21 @@ impl Caller {
     #[inline(always)]
     fn send_next(&mut self) -> Result<()> {
         self.next = (self.next + 1) % self.links.len();
-        self.links[self.next].send_all(&[7; SIZE]).context("send")
+        self.links[self.next].send_all(&self.message).context("send")
     }
 }
 
 /// Sends everything back, until all connections are closed.
-pub(crate) fn serve(links: Vec<Socket>) -> Result<()> {
+pub(crate) fn serve(links: Vec<Socket>, size: usize) -> Result<()> {
     let epoll = Epoll::over(&links)?;
     let mut links: Vec<Option<Socket>> = links.into_iter().map(Some).collect();
     let mut open = links.len();
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+    let mut buf = vec![0; size];
     while open > 0 {
         for event in epoll.wait(&mut events)? {
             let place = &mut links[event.u64 as usize];
             let Some(link) = place else { continue };
-            let mut buf = [0; SIZE];
             match link.recv(&mut buf) {
                 Ok(n) if n > 0 => link.send_all(&buf[..n]).context("send")?,
                 // A peer that has gone with everything read may also reset.

@@ -67,8 +67,10 @@ pub(crate) enum Work {
     Scale,
     /// Ping-pong of one process with many at once.
     Crowd,
-    /// Ping-pong over very many connections.
+    /// Ping-pong over very many connections, on a few of them at a time.
     Many,
+    /// Ping-pong over many connections, on all of them at a time.
+    Together,
     /// A chain of processes that pass packets on.
     Pipeline,
     /// Single operations without sockets.

@@ -87,9 +87,9 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
             take::serve(links, accept(&listener)?, options.work)
         }
         Work::Scale => scale::serve(accept_all(&listener, options.count)?, options),
-        Work::Many => {
+        Work::Many | Work::Together => {
             many::raise_limit(options.count);
-            many::serve(accept_all(&listener, options.count)?)
+            many::serve(accept_all(&listener, options.count)?, options.size)
         }
         Work::Pipeline => {
             let report = pipeline::sink(&pipeline::descriptor(accept(&listener)?))?;
@@ -127,7 +127,7 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::wait_for_go()?;
             super::Report { congestion, ..scale::call(links, options)? }
         }
-        Work::Many => {
+        Work::Many | Work::Together => {
             many::raise_limit(options.count);
             let neighbour = |number| address.neighbour(options.place + (number / many::PER_ADDRESS) as u32);
             let links = (0..options.count).map(|number| connect(&neighbour(number), options));

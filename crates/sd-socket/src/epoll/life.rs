@@ -223,11 +223,13 @@ fn end(epoll: &'static Epoll) {
 pub(crate) fn before_fork() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
     let has_sockets = !all.is_empty() && table::has_sockets();
-    for epoll in all {
+    // Records that are free are no instances.
+    for epoll in all.into_iter().filter(|epoll| retain(epoll)) {
         inside::others_look(epoll);
         if has_sockets {
             ledger::prepare(epoll);
         }
+        release(epoll);
     }
 }
 
@@ -313,7 +315,7 @@ pub(crate) fn forked_late() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
     for &epoll in &all {
         let mut interest = epoll.interest.lock();
-        if interest.items.iter().next().is_some() {
+        if epoll.inherited.load(Ordering::Relaxed) || interest.items.iter().next().is_some() {
             sleep_fd::prepare(epoll, &mut interest, View::now());
         }
         scan(epoll, &interest, |source| matches!(source, Source::Socket(e) if ready::is_polled(e)));

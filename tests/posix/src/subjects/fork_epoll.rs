@@ -11,7 +11,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("fork_epoll/child_adds", child_adds),
     solo("fork_epoll/child_adds_to_an_empty_one", child_adds_to_an_empty_one),
     solo("fork_epoll/child_adds_where_one_sleeps", child_adds_where_one_sleeps),
+    solo("fork_epoll/children_have_their_own", children_have_their_own),
     solo("fork_epoll/parent_adds", parent_adds),
+    solo("fork_epoll/parent_adds_to_an_empty_one", parent_adds_to_an_empty_one),
     solo("fork_epoll/child_deletes", child_deletes),
     solo("fork_epoll/child_closes_its_numbers", child_closes_its_numbers),
     solo("fork_epoll/closed_by_both", closed_by_both),
@@ -95,6 +97,38 @@ fn child_adds_where_one_sleeps() {
     in_child(|| epoll_add(ep, pair.server, IN, 1));
     feed(&pair);
     say!("told: {:?}", waiter.join());
+}
+
+/// Instances that are made after the fork are nobody else's, also where the parent had one before.
+fn children_have_their_own() {
+    let pair = connected();
+    let before = epoll();
+    epoll_add(before, pair.client, IN, 1);
+    close(before);
+    for number in 0..3 {
+        in_child(|| {
+            let ep = epoll();
+            show(&format!("child {number}"), epoll_ctl(ep, libc::EPOLL_CTL_ADD, pair.server, IN, 2));
+            show_epoll("nothing yet", ep);
+        });
+    }
+    let ep = epoll();
+    feed(&pair);
+    show_epoll("the parent's", ep);
+}
+
+/// The child waits for an instance without sockets; the parent registers the first.
+fn parent_adds_to_an_empty_one() {
+    let pair = connected();
+    let ep = epoll();
+    let child = fork_child(|| {
+        show_epoll_within("child", ep, 3000);
+        0
+    });
+    sleep(50);
+    epoll_add(ep, pair.server, IN, 1);
+    feed(&pair);
+    say!("child: {}", wait_child(child));
 }
 
 fn parent_adds() {

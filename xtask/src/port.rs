@@ -1,5 +1,5 @@
-//! `cargo xtask port`: the compiler checks the library's crates for the other architecture, aarch64; their unit tests run by qemu's emulator of a
-//! user's programs. `cargo xtask posix --aarch64` runs the library itself.
+//! `cargo xtask port`: the compiler checks the library's crates and the commands for the other architecture, aarch64; the library's unit tests run by
+//! qemu's emulator of a user's programs. `cargo xtask posix --aarch64` runs the library itself.
 //!
 //! It wants the standard library for that target, a linker and the emulator (Debian's gcc-aarch64-linux-gnu and qemu-user), and installs them; where they
 //! cannot be had this is skipped.
@@ -32,6 +32,8 @@ const NOT_THERE: [&str; 12] = [
     "trust::owner::tests::users_who_are_shown_alike",
 ];
 const LIBRARY: [&str; 6] = ["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-preload"];
+/// These have parts in C (encryption): they want the compiler for that.
+const COMMANDS: [&str; 2] = ["sd-cli", "sd-bench"];
 
 /// A target's standard library is there, or could be installed.
 pub(crate) fn has_target(target: &str) -> bool {
@@ -102,12 +104,13 @@ fn test() -> Result<Count> {
 pub(crate) fn run() -> Result<()> {
     if !has_target(TARGET) {
         println!("skipped: no standard library for {TARGET} (rustup target add {TARGET})");
-        println!("{}", Count { passed: 0, failed: 0, skipped: LIBRARY.len() }.line());
+        println!("{}", Count { passed: 0, failed: 0, skipped: LIBRARY.len() + COMMANDS.len() }.line());
         return Ok(());
     }
     let mut count = Count::default();
-    for name in LIBRARY {
-        let mut check = product::cargo(&["check", "--quiet", "--target", TARGET, "--package", name]);
+    let commands: &[&str] = if can_run() { &COMMANDS } else { &[] };
+    for name in LIBRARY.iter().chain(commands) {
+        let mut check = cargo(&["check", "--quiet", "--package", name]);
         let is_ok = check.env("RUSTFLAGS", "-Dwarnings").status()?.success();
         println!("{} {name} for {TARGET}", if is_ok { "ok  " } else { "FAIL" });
         count.add(Count::one(is_ok));

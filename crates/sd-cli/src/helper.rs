@@ -104,7 +104,6 @@ const CALLS: &[i64] = &[
     libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_dup,
-    libc::SYS_dup2,
     libc::SYS_dup3,
     libc::SYS_fcntl,
     libc::SYS_fstat,
@@ -120,13 +119,11 @@ const CALLS: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_membarrier,
     libc::SYS_futex,
-    libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
-    libc::SYS_epoll_wait,
     libc::SYS_sched_yield,
     libc::SYS_nanosleep,
     libc::SYS_clock_gettime,
@@ -159,21 +156,28 @@ const CALLS: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
+/// Those that later processors have not.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[i64] = &[libc::SYS_dup2, libc::SYS_poll, libc::SYS_epoll_wait];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[i64] = &[];
+
+/// AUDIT_ARCH_X86_64, AUDIT_ARCH_AARCH64 (linux/audit.h).
+const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
 
 /// Everything else fails with EPERM.
 fn filter() -> bool {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const ANSWER: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    const ARCH_X86_64: u32 = 0xc000_003e;
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut program = vec![
         op(LOAD, 0, 0, 4),
-        op(IS, 1, 0, ARCH_X86_64),
+        op(IS, 1, 0, ARCH),
         op(ANSWER, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
         op(LOAD, 0, 0, 0),
     ];
-    for call in CALLS {
+    for call in CALLS.iter().chain(OLDER) {
         program.extend([op(IS, 0, 1, *call as u32), op(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW)]);
     }
     program.push(op(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));

@@ -5,7 +5,7 @@ use super::engines::{CLIENT, LIMIT, PORT, SERVER, end, finish, hosts};
 use harness::host::{ENGINE_PORT, Host};
 use harness::lab::Side;
 use harness::network::{self, Network, configure};
-use harness::process::{Proc, find_program};
+use harness::process::Proc;
 use harness::{Result, fail, retry, ss};
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -70,18 +70,8 @@ fn network_of(host: &Host) -> Result<&Network> {
 
 /// These are the rules of the table `nat`.
 fn translate(network: &Network, rules: &[&str]) -> Result<()> {
-    let Some(program) = find_program("iptables") else { fail!("iptables is not installed") };
-    let flush = "-F".to_owned();
-    let all = std::iter::once(flush).chain(rules.iter().map(|rule| format!("-A {rule}")));
-    network.inside(|| {
-        for rule in all {
-            let output = Command::new(&program).args(["-w", "-t", "nat"]).args(rule.split(' ')).output()?;
-            if !output.status.success() {
-                fail!("iptables: {}", String::from_utf8_lossy(&output.stderr).trim());
-            }
-        }
-        Ok(())
-    })
+    network.filter("nat", "-F")?;
+    rules.iter().try_for_each(|rule| network.filter("nat", &format!("-A {rule}")))
 }
 
 fn serve(host: &Host) -> Result<Proc> {

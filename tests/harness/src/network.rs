@@ -77,6 +77,18 @@ impl Network {
         })
     }
 
+    /// A rule of a table of the kernel's filters, as iptables(8) has it: "-A PREROUTING -p tcp --dport 80 -j DNAT --to-destination 10.0.0.1:80".
+    pub fn filter(&self, table: &str, rule: &str) -> Result<()> {
+        let Some(program) = find_program("iptables") else { fail!("iptables is not installed") };
+        let mut command = Command::new(program);
+        self.host(command.args(["-w", "-t", table]).args(rule.split(' ')))?;
+        let output = command.output()?;
+        if !output.status.success() {
+            fail!("iptables -t {table} {rule}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
     /// What runs in it.
     pub fn processes(&self) -> Result<Vec<u32>> {
         let own = self.place.metadata()?.ino();

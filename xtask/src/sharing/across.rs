@@ -10,7 +10,7 @@
 use super::{Check, Part, program, promote};
 use harness::lab::{Lab, Side};
 use harness::network::{Network, configure};
-use harness::process::{Proc, find_program};
+use harness::process::Proc;
 use harness::{Result, fail};
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -106,23 +106,10 @@ impl Networks {
 
     /// What comes for the published port goes to the server's, and seems to come from the one between.
     pub(crate) fn publish(&self, port: &str) -> Result<()> {
-        let to = format!("{SERVER}:{port}");
-        let published = PUBLISHED.to_string();
-        let rules: [&[&str]; 2] = [
-            &["PREROUTING", "-p", "tcp", "--dport", &published, "-j", "DNAT", "--to-destination", &to],
-            &["POSTROUTING", "-p", "tcp", "-d", SERVER, "-j", "MASQUERADE"],
-        ];
         let Some(network) = &self.between else { fail!("nobody between who could translate") };
-        for rule in rules {
-            let Some(iptables) = find_program("iptables") else { fail!("iptables is not installed") };
-            let mut command = Command::new(iptables);
-            network.host(command.args(["-w", "-t", "nat", "-A"]).args(rule))?;
-            let output = command.output()?;
-            if !output.status.success() {
-                fail!("iptables: {}", String::from_utf8_lossy(&output.stderr).trim());
-            }
-        }
-        Ok(())
+        let to = format!("-A PREROUTING -p tcp --dport {PUBLISHED} -j DNAT --to-destination {SERVER}:{port}");
+        network.filter("nat", &to)?;
+        network.filter("nat", &format!("-A POSTROUTING -p tcp -d {SERVER} -j MASQUERADE"))
     }
 }
 

@@ -189,33 +189,13 @@ fn proxied(lab: &mut Lab, seed: u64, kind: &str) -> Result<String> {
 
 /// What goes to or comes from the server's port is the proxy's. False: the kernel has no such rule.
 fn divert(between: &Network) -> Result<bool> {
-    let Some(iptables) = find_program("iptables") else { fail!("iptables is not installed") };
-    let port = PORT.to_string();
-    let taken: [&[&str]; 2] = [
-        &[
-            "-i",
-            "c0",
-            "-p",
-            "tcp",
-            "--dport",
-            &port,
-            "-j",
-            "TPROXY",
-            "--on-port",
-            "9999",
-            "--tproxy-mark",
-            "1",
-        ],
-        &["-i", "s0", "-p", "tcp", "--sport", &port, "-j", "MARK", "--set-mark", "1"],
+    let taken = [
+        format!("-A PREROUTING -i c0 -p tcp --dport {PORT} -j TPROXY --on-port 9999 --tproxy-mark 1"),
+        format!("-A PREROUTING -i s0 -p tcp --sport {PORT} -j MARK --set-mark 1"),
     ];
-    for rule in taken {
-        let mut command = Command::new(&iptables);
-        between.host(command.args(["-w", "-t", "mangle", "-A", "PREROUTING"]).args(rule))?;
-        let output = command.output()?;
-        if !output.status.success() {
-            println!("iptables: {}", String::from_utf8_lossy(&output.stderr).trim());
-            return Ok(false);
-        }
+    if let Err(error) = taken.iter().try_for_each(|rule| between.filter("mangle", rule)) {
+        println!("{error}");
+        return Ok(false);
     }
     between
         .inside(|| configure("rule add fwmark 1 lookup 100\nroute add local 0.0.0.0/0 dev lo table 100\n"))?;

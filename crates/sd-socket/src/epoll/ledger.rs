@@ -131,9 +131,7 @@ pub(super) fn prepare(epoll: &Epoll) {
     sleep_fd::watch_ledger(epoll);
     // Who waits in the kernel for an instance that has nothing of ours is to wait here.
     sleep_fd::prepare(epoll, &mut interest, View::now());
-    if epoll.members.load(Ordering::SeqCst) == 0 {
-        sleep_fd::kick(epoll, &interest);
-    }
+    sleep_fd::kick(epoll, &interest);
     interest.items.iter().for_each(|item| added(epoll, item));
 }
 
@@ -194,9 +192,12 @@ pub(super) fn added(epoll: &Epoll, item: &Item) {
 /// Enters a registration that may stand there still, as relatives have it.
 pub(super) fn put_back(epoll: &Epoll, item: &Item) {
     let (Some(ledger), Some((pid, index))) = (of(epoll), name(item.source())) else { return };
-    let is_item = |(_, row): &(u32, &Row)| row.is_of(item.fd(), pid, index);
-    match ledger.used().find(is_item) {
-        Some((number, _)) => item.entry.store(number, Ordering::Relaxed),
+    let known = {
+        let _lock = ledger.lock();
+        ledger.used().find(|(_, row)| row.is_of(item.fd(), pid, index)).map(|(number, _)| number)
+    };
+    match known {
+        Some(number) => item.entry.store(number, Ordering::Relaxed),
         None => added(epoll, item),
     }
 }

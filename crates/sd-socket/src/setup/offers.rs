@@ -171,7 +171,7 @@ impl Offers {
         Some(offered)
     }
 
-    /// Nobody waits for its ticket any more. Both ends may be this process': side A's is no such, and has the same name.
+    /// Side B waits for its ticket no more. Where both ends are this process', side A's promise has the same name: that it is over says nothing of side B's.
     fn forget(&mut self, promise: &Promise) {
         if promise.side == Side::B {
             self.awaited.remove(&promise.name());

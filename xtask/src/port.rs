@@ -107,8 +107,8 @@ pub(crate) fn run() -> Result<()> {
         println!("{}", Count { passed: 0, failed: 0, skipped: LIBRARY.len() + 1 }.line());
         return Ok(());
     }
-    let mut count = Count::default();
     let command = can_run().then_some(COMMAND);
+    let mut count = Count { skipped: usize::from(command.is_none()), ..Count::default() };
     for name in LIBRARY.into_iter().chain(command) {
         let mut check = cargo(&["check", "--quiet", "--package", name]);
         let is_ok = check.env("RUSTFLAGS", "-Dwarnings").status()?.success();

@@ -156,7 +156,7 @@ const CALLS: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
-/// Those that later processors have not.
+/// Those that x86-64 alone has: elsewhere libc makes the newer ones.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[i64] = &[libc::SYS_dup2, libc::SYS_poll, libc::SYS_epoll_wait];
 #[cfg(not(target_arch = "x86_64"))]

@@ -70,8 +70,8 @@ fn network_of(host: &Host) -> Result<&Network> {
 
 /// These are the rules of the table `nat`.
 fn translate(network: &Network, rules: &[&str]) -> Result<()> {
-    network.filter("nat", "-F")?;
-    rules.iter().try_for_each(|rule| network.filter("nat", &format!("-A {rule}")))
+    network.iptables("nat", "-F")?;
+    rules.iter().try_for_each(|rule| network.iptables("nat", &format!("-A {rule}")))
 }
 
 fn serve(host: &Host) -> Result<Proc> {

@@ -82,6 +82,8 @@ pub(super) fn run_watched(lab: &Lab, command: &mut Command, watch: Option<&Watch
     while watch.is_some_and(|watch| !watch.has_seen()) && program.is_running() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
+    // And as it is when all has been said.
+    watch.inspect(|watch| watch.look());
     drop(input);
     program.wait(LIMIT)
 }

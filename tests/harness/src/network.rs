@@ -77,8 +77,8 @@ impl Network {
         })
     }
 
-    /// A rule of a table of the kernel's filters, as iptables(8) has it: "-A PREROUTING -p tcp --dport 80 -j DNAT --to-destination 10.0.0.1:80".
-    pub fn filter(&self, table: &str, rule: &str) -> Result<()> {
+    /// A change to one of the kernel's tables of rules, as iptables(8) has it: "-A PREROUTING -p tcp --dport 80 -j DNAT --to-destination 10.0.0.1:80".
+    pub fn iptables(&self, table: &str, rule: &str) -> Result<()> {
         let Some(program) = find_program("iptables") else { fail!("iptables is not installed") };
         let mut command = Command::new(program);
         self.host(command.args(["-w", "-t", table]).args(rule.split(' ')))?;

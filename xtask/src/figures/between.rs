@@ -54,6 +54,16 @@ struct Point<'a> {
     measure: Made<'a>,
 }
 
+/// Round trips by connections.
+fn counts(work: &'static str, size: u64, counts: &[u64]) -> Vec<Point<'static>> {
+    let point = |count: &u64| {
+        let count = *count;
+        let measure = move |roads: &Roads, road| roads.bench(road, work, size, count);
+        Point { x: count as f64, measure: Box::new(measure) }
+    };
+    counts.iter().map(point).collect()
+}
+
 /// All of them, but for those that are faulty.
 pub(super) fn figures(is_quick: bool, faults: &mut Vec<String>) -> Result<Vec<Figure>> {
     let steps = if is_quick { &QUICK } else { &FULL };
@@ -166,12 +176,7 @@ impl Maker {
     }
 
     fn connections(&self) -> Result<Figure> {
-        let point = |count: &u64| {
-            let count = *count;
-            let measure = move |roads: &Roads, road| roads.bench(road, "many", 8, count);
-            Point { x: count as f64, measure: Box::new(measure) as Made<'_> }
-        };
-        let points: Vec<_> = self.steps.connections.iter().map(point).collect();
+        let points = counts("many", 8, self.steps.connections);
         let title = "Thesis: round trips per second between two hosts by connections, in turn through epoll";
         let figure =
             self.figure("hosts-connections", title, (log("connections"), linear("round trips/s")), &points)?;
@@ -181,12 +186,7 @@ impl Maker {
     }
 
     fn together(&self) -> Result<Figure> {
-        let point = |count: &u64| {
-            let count = *count;
-            let measure = move |roads: &Roads, road| roads.bench(road, "together", 64, count);
-            Point { x: count as f64, measure: Box::new(measure) as Made<'_> }
-        };
-        let points: Vec<_> = self.steps.together.iter().map(point).collect();
+        let points = counts("together", 64, self.steps.together);
         let title = "Ping-pong of 64 bytes between two hosts by connections, all of them at a time";
         let figure =
             self.figure("hosts-together", title, (log("connections"), linear("round trips/s")), &points)?;

@@ -108,8 +108,8 @@ impl Networks {
     pub(crate) fn publish(&self, port: &str) -> Result<()> {
         let Some(network) = &self.between else { fail!("nobody between who could translate") };
         let to = format!("-A PREROUTING -p tcp --dport {PUBLISHED} -j DNAT --to-destination {SERVER}:{port}");
-        network.filter("nat", &to)?;
-        network.filter("nat", &format!("-A POSTROUTING -p tcp -d {SERVER} -j MASQUERADE"))
+        network.iptables("nat", &to)?;
+        network.iptables("nat", &format!("-A POSTROUTING -p tcp -d {SERVER} -j MASQUERADE"))
     }
 }
 

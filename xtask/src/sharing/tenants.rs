@@ -193,7 +193,7 @@ fn divert(between: &Network) -> Result<bool> {
         format!("-A PREROUTING -i c0 -p tcp --dport {PORT} -j TPROXY --on-port 9999 --tproxy-mark 1"),
         format!("-A PREROUTING -i s0 -p tcp --sport {PORT} -j MARK --set-mark 1"),
     ];
-    if let Err(error) = taken.iter().try_for_each(|rule| between.filter("mangle", rule)) {
+    if let Err(error) = taken.iter().try_for_each(|rule| between.iptables("mangle", rule)) {
         println!("{error}");
         return Ok(false);
     }

@@ -54,10 +54,10 @@ pub(crate) fn discard(endpoint: &'static Endpoint, received: u64, wanted: u64) -
     Some((taken, count()))
 }
 
-/// Those that come through the kernel's connection.
+/// Those that come through the kernel's connection. Below this is all that a wait takes of the stack (ADR 118): hence few bytes at a time.
 #[cold]
 fn discard_kernels(endpoint: &'static Endpoint, wanted: u64) -> u64 {
-    let (mut bytes, mut taken) = ([0u8; 1024], 0);
+    let (mut bytes, mut taken) = ([0u8; 256], 0);
     while taken < wanted {
         let len = (wanted - taken).min(bytes.len() as u64) as usize;
         match stream::recv(endpoint, Pieces::one(bytes.as_mut_ptr(), len), libc::MSG_DONTWAIT) {

@@ -40,7 +40,7 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
     // Whose monitor is gone is not needed; its successor has one of its own.
     while std::os::unix::process::parent_id() == parent {
         use sd_pump::control::Error::{Refused, System};
-        match sd_engine::run(&socket, hosts.clone()) {
+        match sd_engine::run(&socket, hosts.clone(), parent) {
             Err(sd_engine::Error::Listen(_, error)) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 if !await_place(parent, hosts.listen) {
                     std::thread::sleep(LONG_PAUSE);
@@ -52,11 +52,22 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
             )) if tries < TRIES => {
                 std::thread::sleep(PAUSE);
             }
-            done => return done.map_err(|error| Failure::new(error.to_string())),
+            Ok(sd_engine::Ended::Asked) => {
+                end_as_asked();
+                return Ok(());
+            }
+            done => return done.map(|_| ()).map_err(|error| Failure::new(error.to_string())),
         }
         tries += 1;
     }
     Ok(())
+}
+
+/// By the signal that has asked for it: who has started this engine starts another ([`pump::keep`]).
+fn end_as_asked() {
+    pump::unblock_signals();
+    // SAFETY: no pointers; nobody handles the signal.
+    unsafe { libc::raise(libc::SIGTERM) };
 }
 
 /// Waits for the end of the engine at that address; meanwhile this process ends with its monitor. False: that one cannot be found.

@@ -435,6 +435,16 @@ impl Connection {
         seat.end.announce(at.slot, control);
     }
 
+    /// One end has begun to go back to the kernel's connection: the other one has to follow, as nothing can be said any more at exact bytes
+    /// (ADR 101).
+    pub(crate) fn goes_back(&self, seat: &Seat) -> bool {
+        let Some(at) = self.at else { return false };
+        let [a, b] = &seat.end.map.slot(at.slot).side;
+        [RoadWord::LEAVING, RoadWord::LEFT, RoadWord::RESUME]
+            .into_iter()
+            .any(|word| a.road().has(word) || b.road().has(word))
+    }
+
     /// Without a slot: if the other end has closed it, so does this one.
     pub(crate) fn hear_the_end(&mut self, link: &mut Link) {
         let is_end = |words: Words| {

@@ -8,14 +8,15 @@
 use crate::connection::Connection;
 use crate::desk::Desk;
 use crate::peer::FOREVER_NS;
+use crate::seat::Seat;
 use sd_link::Link;
 use sd_pump::control::Control;
 use sd_shm::promotion::Advice;
 
 /// Programs have so long to go back by themselves. One that is on its way back when it is let go of is reset.
-const GRACE_NS: u64 = 60_000_000_000;
+pub(crate) const GRACE_NS: u64 = 60_000_000_000;
 /// Then the other engine has so long to hear of those that are let go of.
-const LAST_NS: u64 = 2_000_000_000;
+pub(crate) const LAST_NS: u64 = 2_000_000_000;
 /// Of a connection that both engines let go of: the way back is the one after the end of a session.
 pub(crate) const LET_GO: u8 = 3;
 
@@ -64,6 +65,7 @@ impl Desk {
     pub(crate) fn send_back(
         &mut self,
         stays: impl Fn(&Connection) -> bool,
+        why: Advice,
         links: &mut [Link],
         control: &mut Control,
     ) {
@@ -72,15 +74,24 @@ impl Desk {
             if connection.at.is_none() {
                 self.give_up(id, links);
             } else {
-                tracing::debug!(connection = id, "engine: back to the kernel, as the hosts file says");
-                self.advise(id, Advice::Unlisted, links, control);
+                tracing::debug!(connection = id, ?why, "engine: back to the kernel");
+                self.advise(id, why, links, control);
             }
         }
     }
 
-    /// Lets go of all connections with a peer.
-    pub(crate) fn let_go(&mut self, peer: usize, links: &mut [Link], control: &mut Control) {
+    /// Lets go of all connections with a peer but those that are kept.
+    pub(crate) fn let_go(
+        &mut self,
+        peer: usize,
+        links: &mut [Link],
+        control: &mut Control,
+        is_kept: impl Fn(&Connection, &Seat) -> bool,
+    ) {
         for id in self.connections.ids() {
+            if self.with_seat(id).is_some_and(|(connection, seat)| is_kept(connection, seat)) {
+                continue;
+            }
             let connection = self.connections.get(id).filter(|it| it.peer == peer);
             let Some(number) = connection.and_then(Connection::lose) else { continue };
             let _ = links[peer].reset(number, LET_GO, true);

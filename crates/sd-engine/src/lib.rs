@@ -30,7 +30,7 @@
 //! | `advice` | asks `policy`, and tells ends and monitor what it says |
 //! | `names` | addresses of names, which a thread looks up |
 //! | `leave` | connections that are carried no more, and engines that are left |
-//! | `run`, `run/reload` | the loop; another hosts file |
+//! | `run`, `run/reload`, `run/retire` | the loop; another hosts file; the end in order |
 //! | `testing` | what others may say and write, for fuzzing |
 //!
 //! # The stream
@@ -82,4 +82,4 @@ mod worth;
 
 pub use hosts::{Hosts, Mistake};
 pub use presence::await_end;
-pub use run::{Error, run};
+pub use run::{Ended, Error, run};

@@ -2,6 +2,7 @@
 
 mod questions;
 mod reload;
+mod retire;
 
 use crate::desk::Desk;
 use crate::hosts::Hosts;
@@ -25,6 +26,8 @@ use std::fmt;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+pub use retire::Ended;
+
 /// What local processes write within so long goes together, as long as each look finds more.
 const GATHER_NS: u64 = 15_000;
 /// Behind a packet the next one waits so long: a program that needs some microseconds for each message would have one made for each.
@@ -42,6 +45,7 @@ const MONITOR: u64 = 1 << 32;
 const CALLERS: u64 = 2 << 32;
 const RINGS: u64 = 3 << 32;
 const NAMES: u64 = 4 << 32;
+const ENDS: u64 = 5 << 32;
 /// Without a monitor: so often it is looked for.
 const ORPHAN_NS: u64 = 200_000_000;
 
@@ -65,17 +69,18 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Serves as engine of the monitor at `socket`, and of those that follow it there.
-pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
+/// Serves as engine of the monitor at `socket`, and of those that follow it there, until it is not needed, or is to end (`parent`: who has started it).
+/// SIGTERM is for it alone from then on, and blocked.
+pub fn run(socket: &Path, hosts: Hosts, parent: u32) -> Result<Ended, Error> {
     let listener = Listener::new(hosts.listen).map_err(|error| Error::Listen(hosts.listen, error))?;
     let control = Control::connect(socket, Role::Engine).map_err(Error::Control)?;
     tracing::info!("engine: listening at {}, for {} others", hosts.listen, hosts.engines.len());
-    let mut engine = Engine::new(control, listener, hosts).map_err(Error::Control)?;
+    let mut engine = Engine::new(control, listener, hosts, parent).map_err(Error::Control)?;
     while engine.is_needed() {
         engine.turn(socket);
     }
     engine.leave();
-    Ok(())
+    Ok(engine.retirement.ended())
 }
 
 struct Engine {
@@ -100,6 +105,7 @@ struct Engine {
     orphan_at: u64,
     reports: Reports,
     reload: reload::Reload,
+    retirement: retire::Retirement,
     /// Where the kernel tells what its connections carry.
     diag: Option<Diag>,
     translations: Translations,
@@ -107,21 +113,24 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(control: Control, listener: Listener, hosts: Hosts) -> Result<Engine, control::Error> {
+    fn new(
+        control: Control,
+        listener: Listener,
+        hosts: Hosts,
+        parent: u32,
+    ) -> Result<Engine, control::Error> {
         let system = |error| control::Error::System("wait for something", error);
         let sleeper = sd_sys::fd::epoll_create().map_err(system)?;
         let readable = libc::EPOLLIN as u32;
-        for (fd, events, of) in [
-            (control.socket(), readable, MONITOR),
-            (control.eventfd.raw(), EVENTFD_EDGE, RINGS),
-            (listener.raw(), readable, CALLERS),
-        ] {
+        for (fd, events, of) in
+            [(control.socket(), readable, MONITOR), (control.eventfd.raw(), EVENTFD_EDGE, RINGS)]
+        {
             sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of).map_err(system)?;
         }
         let now = now_ns();
         let peers: Vec<Peer> = hosts.engines.iter().map(|engine| Peer::new(&hosts, engine)).collect();
         let links = peers.iter().map(|peer| peer.first_link(now)).collect();
-        Ok(Engine {
+        let engine = Engine {
             control,
             listener,
             hosts,
@@ -142,15 +151,33 @@ impl Engine {
             orphan_at: 0,
             reports: Reports::default(),
             reload: reload::Reload::default(),
+            retirement: retire::Retirement::new(parent),
             diag: Diag::open().ok(),
             translations: Translations::default(),
             namespaces: Namespaces::default(),
-        })
+        };
+        engine.watch_listener();
+        if let Some(signals) = engine.retirement.signals() {
+            watch(&engine.sleeper, signals, ENDS);
+        }
+        Ok(engine)
+    }
+
+    /// Who calls, and who waits for its end.
+    fn watch_listener(&self) {
+        watch(&self.sleeper, self.listener.raw(), CALLERS);
+        if let Some(presence) = &self.listener.presence {
+            watch(&self.sleeper, presence.raw(), ENDS);
+        }
     }
 
     /// There is a monitor, or connections are carried.
     fn is_needed(&self) -> bool {
-        !self.control.has_ended || self.orphan_at == 0 || self.desk.connections.count > 0
+        let carries = self.desk.connections.count > 0;
+        if self.retirement.is_begun() {
+            return carries && !self.retirement.is_over();
+        }
+        carries || !self.control.has_ended || self.orphan_at == 0
     }
 
     fn turn(&mut self, socket: &Path) {
@@ -158,6 +185,7 @@ impl Engine {
             self.look_for_monitor(socket);
         }
         self.tend_hosts();
+        self.tend_end();
         if self.look() {
             self.patience.begin();
             return;
@@ -200,6 +228,7 @@ impl Engine {
             self.call(now);
             self.hear_callers(now);
             self.hear_names(now);
+            self.hear_ends(now);
         }
         self.see_news(now, 0);
         let mut has_come = false;
@@ -244,7 +273,9 @@ impl Engine {
         }
         desk.leave_dead_seats(control);
         desk.ring(control);
-        self.answer_questions(now, has_come || is_said);
+        if !self.retirement.is_begun() {
+            self.answer_questions(now, has_come || is_said);
+        }
         self.reports.look(now, &mut self.peers, &self.links, &mut self.control);
         self.is_unsent |= has_come || is_said;
         // Who writes one message after the other is let finish, so that they go together.
@@ -284,7 +315,7 @@ impl Engine {
             }
         }
         match *reply {
-            Reply::Seek { client, offer, messages, bytes, .. } => {
+            Reply::Seek { client, offer, messages, bytes, .. } if !self.retirement.is_begun() => {
                 let load = Load { messages: messages.into(), bytes };
                 Question::of(reply)
                     .into_iter()
@@ -349,6 +380,7 @@ impl Engine {
                 // Its end is not announced.
                 MONITOR => self.take_mail(),
                 CALLERS => self.hear_callers(now_ns()),
+                ENDS => self.hear_ends(now_ns()),
                 at => self.peers.get_mut(at as usize).into_iter().for_each(Peer::has_news),
             }
         }
@@ -363,6 +395,7 @@ impl Engine {
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
         let due = peers
             .chain([unseated, orphan, self.reload.leaving.next_time(), self.next_asked()])
+            .chain([self.retirement.next_time()])
             .min()
             .unwrap_or(FOREVER_NS);
         let has_monitor = !self.control.has_ended;

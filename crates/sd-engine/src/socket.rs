@@ -1,24 +1,23 @@
 //! Sockets between engines before they are carriers: who comes, whom this engine calls, and where datagrams go. None of them blocks.
 
-use crate::presence;
+use crate::presence::Presence;
 use sd_sys::Errno;
 use sd_sys::fd::Owned;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 
 /// Where other engines reach this one.
 pub(crate) struct Listener {
     socket: std::net::TcpListener,
     /// Who waits for the address waits for the end of this.
-    _presence: Option<UnixListener>,
+    pub(crate) presence: Option<Presence>,
 }
 
 impl Listener {
     pub(crate) fn new(address: SocketAddr) -> std::io::Result<Listener> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Listener { socket: listener, _presence: presence::hold(address) })
+        Ok(Listener { socket: listener, presence: Presence::hold(address) })
     }
 
     pub(crate) fn raw(&self) -> i32 {

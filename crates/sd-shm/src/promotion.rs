@@ -52,6 +52,8 @@ pub enum Advice {
     Unlisted,
     /// Connections to that service are slower by the engine than they were as the kernel's.
     Slower,
+    /// The engine ends, and its successor may carry it on.
+    Replaced,
 }
 
 /// The first bit of [`SlotSide::flags`] for [`Advice`], behind those of the roads.
@@ -59,8 +61,15 @@ const ADVICE_SHIFT: u32 = SHIFT + 9;
 
 impl Advice {
     /// Two engines may say two things: the first of these counts.
-    const ALL: [Advice; 6] =
-        [Advice::Unlisted, Advice::Bulk, Advice::Slower, Advice::Woken, Advice::Few, Advice::Sparse];
+    const ALL: [Advice; 7] = [
+        Advice::Unlisted,
+        Advice::Bulk,
+        Advice::Slower,
+        Advice::Woken,
+        Advice::Few,
+        Advice::Sparse,
+        Advice::Replaced,
+    ];
 
     /// Bits of [`SlotSide::flags`].
     pub fn flags(self) -> u32 {

@@ -206,6 +206,14 @@ fn seen(_: &mut Lab) -> Result<()> {
     Ok(())
 }
 
+/// Waits for the end of what its programs had, which have ended: what its monitor, which is another than at first, has then is what it is to end with.
+pub(crate) fn forget_programs(host: &mut Host) -> Result<()> {
+    retry(LIMIT, || match host.lab.snapshot()?.connections.is_empty() {
+        true => host.lab.has_more_descriptors(),
+        false => fail!("connections are left"),
+    })
+}
+
 /// Ends both, once their engines carry nothing: those that still owe each other a word stay after the way between them is gone.
 pub(crate) fn finish(hosts: [Host; 2]) -> Result<()> {
     hosts.iter().try_for_each(carries_nothing)?;

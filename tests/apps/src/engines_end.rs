@@ -2,8 +2,8 @@
 
 use super::Scenario;
 use crate::engines::{
-    ECHO, LIMIT, PORT, end, finish, hosts, hosts_on, must_sleep, start, start_again, started, uncut,
-    wait_for_engine,
+    ECHO, LIMIT, PORT, end, finish, forget_programs, hosts, hosts_on, must_sleep, start, start_again,
+    started, uncut, wait_for_engine,
 };
 use harness::cable::Faults;
 use harness::host::Host;
@@ -104,10 +104,14 @@ const CONNECTIONS: usize = 8;
 
 /// Ends engines, once both ends of all connections know of each other's move to them, and waits for their successors.
 fn kill_engines(hosts: &[Host; 2], which: &[usize]) -> Result<()> {
+    end_engines(hosts, which, Signal::SIGKILL)
+}
+
+fn end_engines(hosts: &[Host; 2], which: &[usize], signal: Signal) -> Result<()> {
     std::thread::sleep(Duration::from_millis(1000));
     let before: Vec<u32> = which.iter().map(|at| hosts[*at].engine()).collect::<Result<_>>()?;
     for pid in &before {
-        kill(Pid::from_raw(*pid as i32), Signal::SIGKILL)?;
+        kill(Pid::from_raw(*pid as i32), signal)?;
     }
     for (at, pid) in which.iter().zip(before) {
         retry(LIMIT, || if hosts[*at].engine()? == pid { fail!("it is still there") } else { Ok(()) })?;
@@ -197,6 +201,11 @@ fn engine_killed_one_way(_: &mut Lab) -> Result<()> {
 /// Engines die again and again, whatever connections are doing. These may be reset, but no byte is wrong, none is missing before an end, and none
 /// stands still.
 fn engines_die(_: &mut Lab) -> Result<()> {
+    end_again_and_again(Signal::SIGKILL, &["wrong", "early"])
+}
+
+/// The same by SIGTERM; the client and the server must say none of these words.
+pub(crate) fn end_again_and_again(signal: Signal, never: &[&str]) -> Result<()> {
     let Some(hosts) = hosts()? else { return Ok(()) };
     let [here, there] = &hosts;
     let (address, port) = (there.address.to_string(), PORT.to_string());
@@ -212,13 +221,13 @@ fn engines_die(_: &mut Lab) -> Result<()> {
         // Now and then both at once. One may be on its way up.
         let which = [&[0][..], &[1], &[0, 1], &[1], &[0]][count % 5];
         if client.is_running() {
-            let _ = kill_engines(&hosts, which);
+            let _ = end_engines(&hosts, which, signal);
         }
     }
     let output = client.wait(LIMIT)?.ok()?;
     let said = server.stdout_so_far();
     println!("{count} times: {} {}", output.text(), said);
-    if output.text().contains("wrong") || said.contains("wrong") || output.text().contains("early") {
+    if never.iter().any(|word| output.text().contains(word) || said.contains(word)) {
         fail!("the client said {:?}, the server {said:?}", output.text());
     }
     server.is_running();
@@ -251,13 +260,7 @@ fn monitor_killed(_: &mut Lab) -> Result<()> {
     }
     wait_for_engine(&hosts, 3)?;
     end(server, client, ("end", 3))?;
-    for host in &mut hosts {
-        // What the programs had, which have ended.
-        retry(LIMIT, || match host.lab.snapshot()?.connections.is_empty() {
-            true => host.lab.has_more_descriptors(),
-            false => fail!("connections are left"),
-        })?;
-    }
+    hosts.iter_mut().try_for_each(forget_programs)?;
     let (server, client) = start(&hosts, 3, 100_000)?;
     end(server, client, ("end", 3))?;
     // The new monitors' own engines wait for their places, and take them.

@@ -1,7 +1,7 @@
 //! Two hosts with an engine each, whose hosts files change while connections are carried.
 
 use super::Scenario;
-use super::engines::{PORT, end, finish, hosts, start, wait_for_engine};
+use super::engines::{PORT, end, finish, forget_programs, hosts, start, wait_for_engine};
 use harness::host::{ENGINE_PORT, Host};
 use harness::lab::Lab;
 use harness::scratch::send;
@@ -113,11 +113,7 @@ fn reload(_: &mut Lab) -> Result<()> {
     wait_for_kernel(&hosts, CHANGED)?;
     wait_for_file(&hosts[1], 0, None)?;
     end(server, client, ("end", COUNT))?;
-    // What the programs had, which have ended.
-    retry(SOON, || match hosts[1].lab.snapshot()?.connections.is_empty() {
-        true => hosts[1].lab.has_more_descriptors(),
-        false => fail!("connections are left"),
-    })?;
+    forget_programs(&mut hosts[1])?;
     finish(hosts)
 }
 

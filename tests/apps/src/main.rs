@@ -18,6 +18,7 @@ mod engines_end;
 mod engines_nat;
 mod engines_ready;
 mod engines_reload;
+mod engines_replaced;
 mod engines_tenants;
 mod fallback;
 mod files;
@@ -169,6 +170,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines_end::SCENARIOS,
     engines_nat::SCENARIOS,
     engines_reload::SCENARIOS,
+    engines_replaced::SCENARIOS,
     engines_tenants::SCENARIOS,
     many::SCENARIOS,
     soak::SCENARIOS,

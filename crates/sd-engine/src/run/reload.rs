@@ -16,9 +16,10 @@ use crate::leave::{Due, Leaving};
 use crate::names::Names;
 use crate::peer::{Peer, Tenure};
 use crate::policy::Load;
-use crate::socket::{Listener, std_fd, watch};
+use crate::socket::{Listener, std_fd};
 use crate::words::Question;
 use sd_proto::{Name, Request};
+use sd_shm::promotion::Advice;
 use sd_sys::fd::Owned;
 use sd_sys::msg::Received;
 use sd_sys::time::now_ns;
@@ -88,7 +89,7 @@ impl Engine {
         }
         while let Some(due) = self.next_due(now) {
             match due {
-                Due::LetGo(at) => self.desk.let_go(at, &mut self.links, &mut self.control),
+                Due::LetGo(at) => self.desk.let_go(at, &mut self.links, &mut self.control, |_, _| false),
                 Due::Close(at) => self.close(at, now),
             }
             self.is_unsent = true;
@@ -105,8 +106,8 @@ impl Engine {
         if new.listen != self.hosts.listen {
             let listener = Listener::new(new.listen);
             let listener = listener.map_err(|error| format!("cannot listen at {}: {error}", new.listen))?;
-            watch(&self.sleeper, listener.raw(), super::CALLERS);
             self.listener = listener;
+            self.watch_listener();
         }
         self.look_up(&new);
         let answers = self.reload.names.as_ref().map(|names| names.answers().clone()).unwrap_or_default();
@@ -192,7 +193,7 @@ impl Engine {
             peers[it.peer].tenure == Tenure::Stays
                 && hosts.engine_of(hosts.owner(it.tenant), it.far.0) == Some((it.peer, it.tenant))
         };
-        desk.send_back(stays, links, control);
+        desk.send_back(stays, Advice::Unlisted, links, control);
         self.is_unsent = true;
         for (until_ns, offer, question, load) in std::mem::take(&mut self.reload.unplaced) {
             if until_ns > now {

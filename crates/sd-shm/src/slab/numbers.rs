@@ -150,6 +150,8 @@ pub enum Moved {
     Unlisted = 11,
     /// To the kernel: connections to that service were slower by the engine.
     Slower = 12,
+    /// To the kernel: the engine has ended in order.
+    Replaced = 13,
 }
 else Never
 }
@@ -171,6 +173,7 @@ impl Moved {
             Moved::Woken => "each message wakes its reader",
             Moved::Unlisted => "the hosts file has changed",
             Moved::Slower => "the engine was slower",
+            Moved::Replaced => "the engine was replaced",
         }
     }
 }

@@ -57,6 +57,7 @@ pub(crate) fn why_the_peer_wishes(flags: u32) -> Moved {
         Some(Advice::Woken) => Moved::Woken,
         Some(Advice::Unlisted) => Moved::Unlisted,
         Some(Advice::Slower) => Moved::Slower,
+        Some(Advice::Replaced) => Moved::Replaced,
         None => Moved::Followed,
     }
 }

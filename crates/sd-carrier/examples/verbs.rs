@@ -72,7 +72,8 @@ impl End {
 fn ends(sleeps: bool) -> Result<[End; 2]> {
     let device = sd_verbs::Device::all()?.into_iter().next().ok_or("no device")?;
     let context = device.open()?;
-    let names = context.addresses(1)?;
+    let mut names = context.addresses(1)?;
+    names.retain(|(_, address)| address.is_ipv4());
     let make = |which: usize| -> Result<Verbs> {
         let (gid_index, _) = *names.get(which).or(names.first()).ok_or("no name of an IPv4 address")?;
         Ok(Verbs::new(&context.domain()?, VerbsConfig { gid_index, ..VerbsConfig::default() }, 1)?)

@@ -21,7 +21,7 @@ use crate::words;
 use sd_carrier::{Carrier, State, Verbs, VerbsConfig, VerbsEnd, VerbsError};
 use sd_keys::hosts::Carriers as Allowed;
 use sd_link::{Link, NOBODY};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// After an attempt the next one: at first, and at last.
@@ -60,8 +60,8 @@ pub(crate) enum Turn {
 
 /// See the module.
 pub(crate) struct Rdma {
-    /// Of both engines; none: not of IPv4, or not allowed.
-    addresses: Option<[Ipv4Addr; 2]>,
+    /// Of both engines; none: not of one kind, or not allowed.
+    addresses: Option<[IpAddr; 2]>,
     dials: bool,
     end: Option<Verbs>,
     stage: Stage,
@@ -80,13 +80,10 @@ pub(crate) struct Rdma {
 
 impl Rdma {
     pub(crate) fn new(allowed: Allowed, here: SocketAddr, there: SocketAddr) -> Rdma {
-        let ipv4 = |address: SocketAddr| match address.ip().to_canonical() {
-            IpAddr::V4(ip) => Some(ip),
-            IpAddr::V6(_) => None,
-        };
-        let both = || Some([ipv4(here)?, ipv4(there)?]);
+        let both = [here, there].map(|address| address.ip().to_canonical());
+        let may = allowed == Allowed::Rdma && both[0].is_ipv4() == both[1].is_ipv4();
         Rdma {
-            addresses: both().filter(|_| allowed == Allowed::Rdma),
+            addresses: may.then_some(both),
             dials: here < there,
             end: None,
             stage: Stage::Nothing,
@@ -264,6 +261,17 @@ mod tests {
         // The length of packets, below which there are none.
         told[26..28].copy_from_slice(&1024_u16.to_le_bytes());
         VerbsEnd::decode(&told).unwrap()
+    }
+
+    #[test]
+    fn both_engines_have_addresses_of_one_kind() {
+        let of = |here, there| rdma(here, there).addresses.is_some();
+        assert!(
+            of(HERE, THERE)
+                && of("[2001:db8::1]:7077", "[2001:db8::2]:7077")
+                && of("[::ffff:192.0.2.1]:7077", THERE)
+        );
+        assert!(!of(HERE, "[2001:db8::2]:7077"));
     }
 
     /// Two links, each with its desk, until they are quiet.

@@ -4,7 +4,7 @@ use crate::abi;
 use crate::error::{Absent, Error};
 use crate::library::{Library, library};
 use std::ffi::CStr;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -177,11 +177,11 @@ impl Context {
         }
     }
 
-    /// Those names of a port that are IPv4 addresses, with their places: RoCE's, of the network device below.
-    pub fn addresses(&self, port: u8) -> Result<Vec<(u32, Ipv4Addr)>, Error> {
-        let names = (0..self.port(port)?.gids).filter_map(|index| Some((index, self.gid(port, index).ok()?)));
-        let is_ipv4 = |(index, gid)| Some((index, Ipv6Addr::from(gid).to_ipv4_mapped()?));
-        Ok(names.filter_map(is_ipv4).collect())
+    /// The names of a port as IP addresses, with their places: RoCE's are those of the network device below.
+    pub fn addresses(&self, port: u8) -> Result<Vec<(u32, IpAddr)>, Error> {
+        let address = |gid| IpAddr::from(Ipv6Addr::from(gid)).to_canonical();
+        let named = |index| Some((index, address(self.gid(port, index).ok()?)));
+        Ok((0..self.port(port)?.gids).filter_map(named).collect())
     }
 
     pub fn domain(&self) -> Result<Domain, Error> {

@@ -23,7 +23,8 @@ struct End {
 
 fn end(which: usize, inline_bytes: u32) -> End {
     let context = Device::all().unwrap()[0].open().unwrap();
-    let names = context.addresses(PORT).unwrap();
+    let mut names = context.addresses(PORT).unwrap();
+    names.retain(|(_, address)| address.is_ipv4());
     let (gid_index, _) = *names.get(which).unwrap_or(&names[0]);
     let domain = context.domain().unwrap();
     let queue = Queue::new(&context, 4 * SLOTS as u32).unwrap();

@@ -4,9 +4,7 @@ use super::Scenario;
 use super::engines::{PORT, end, finish, forget_programs, hosts, start, wait_for_engine};
 use harness::host::{ENGINE_PORT, Host};
 use harness::lab::Lab;
-use harness::scratch::send;
 use harness::{Result, fail, network, product, retry};
-use nix::sys::signal::Signal;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,13 +19,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const COUNT: usize = 4;
 const SOON: Duration = Duration::from_secs(20);
-
-/// As a service manager asks for it.
-fn reload_one(host: &Host) -> Result<()> {
-    let Some(monitor) = host.lab.monitor_pid() else { fail!("there is no monitor") };
-    send(monitor, Signal::SIGHUP);
-    Ok(())
-}
 
 fn text_of(host: &Host) -> Result<String> {
     Ok(std::fs::read_to_string(host.hosts_file())?)
@@ -84,7 +75,7 @@ fn reload(_: &mut Lab) -> Result<()> {
     let text = text_of(&hosts[0])?;
     // A mistake: the old one stays.
     write(&hosts[0], &format!("{}nonsense\n", without_hosts(&text)))?;
-    reload_one(&hosts[0])?;
+    hosts[0].reload()?;
     let line = without_hosts(&text).lines().count() as u64 + 1;
     wait_for_file(&hosts[0], 1, Some(line))?;
     if !hosts[0].lab.monitor_said("no such word") || !hosts[0].lab.monitor_said(&format!("line {line}")) {
@@ -93,12 +84,12 @@ fn reload(_: &mut Lab) -> Result<()> {
     wait_for_engine(&hosts, COUNT)?;
     // Taken out, by one of the two: all go back, and nothing is left of the link.
     write(&hosts[0], &without_hosts(&text))?;
-    reload_one(&hosts[0])?;
+    hosts[0].reload()?;
     wait_for_kernel(&hosts, CHANGED)?;
     wait_for_file(&hosts[0], 0, None)?;
     // Added again.
     write(&hosts[0], &text)?;
-    reload_one(&hosts[0])?;
+    hosts[0].reload()?;
     wait_for_engine(&hosts, COUNT)?;
     other_key(&hosts)?;
     if [hosts[0].engine()?, hosts[1].engine()?] != engines {
@@ -121,13 +112,13 @@ fn reload(_: &mut Lab) -> Result<()> {
 fn other_key(hosts: &[Host; 2]) -> Result<()> {
     let key = hosts[0].make_key("other.key")?;
     write(&hosts[0], &text_of(&hosts[0])?.replace("key engine.key", "key other.key"))?;
-    reload_one(&hosts[0])?;
+    hosts[0].reload()?;
     wait_for_kernel(hosts, CHANGED)?;
     let text = text_of(&hosts[1])?;
     let Some((before, old)) = text.rsplit_once("key=") else { fail!("no key: {text}") };
     let rest = old.split_once('\n').map_or("", |(_, rest)| rest);
     write(&hosts[1], &format!("{before}key={key}\n{rest}"))?;
-    reload_one(&hosts[1])?;
+    hosts[1].reload()?;
     wait_for_engine(hosts, COUNT)
 }
 
@@ -141,7 +132,7 @@ fn other_tenant(hosts: &[Host; 2]) -> Result<()> {
             writeln!(text, "{line}{tenant}")?;
         }
         write(host, &text)?;
-        reload_one(host)?;
+        host.reload()?;
     }
     wait_for_engine(hosts, COUNT)?;
     retry(SOON, || {

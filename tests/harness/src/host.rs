@@ -144,6 +144,13 @@ impl Host {
         self.lab.start_monitor_with(&args)
     }
 
+    /// The hosts file is read again, as a service manager asks for it.
+    pub fn reload(&self) -> Result<()> {
+        let Some(monitor) = self.lab.monitor_pid() else { fail!("there is no monitor") };
+        send(monitor, Signal::SIGHUP);
+        Ok(())
+    }
+
     /// What says where the other host's engine is.
     pub fn hosts_file(&self) -> PathBuf {
         self.lab.path().join("hosts")

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //!  client --{"key": KEY}--> server             names its engine's key; the answer is the server's own, whose engine is up then
+//!  client --{"ipv6": true}--> server           its engine is reached by IPv6 from now on
 //!  client --{"serve": [...], ...}--> server    starts a program, waits until it is ready
 //!  client --{"end": true}--> server            ends it
 //! ```
 //! The server ends when the connection does. What went wrong there is the answer's `error`.
 
-use super::inside::{End, PATIENCE};
-use harness::host::Host;
+use super::inside::{End, PATIENCE, ipv6};
+use harness::host::{ENGINE_PORT, Host};
 use harness::lab::Side;
 use harness::process::Proc;
 use harness::{Result, fail, retry};
@@ -66,6 +67,11 @@ impl Agent {
         Ok(answer["key"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Both engines are to use IPv6.
+    pub(super) fn use_ipv6(&mut self) -> Result<()> {
+        self.ask(&json!({ "ipv6": true })).map(drop)
+    }
+
     pub(super) fn serve(&mut self, server: &Server<'_>) -> Result<()> {
         let side = server.side.map(Side::name);
         let Server { program, args, says, port, .. } = server;
@@ -85,6 +91,19 @@ pub(super) fn start_engine(host: &mut Host, other: (Ipv4Addr, &str)) -> Result<(
     file.write_all(b"carrier rdma\n")?;
     host.tell_monitor(&ALWAYS);
     host.start_engine()
+}
+
+/// Where the hosts file has the engines' IPv4 addresses it has those of IPv6 from now on; networks stay.
+pub(super) fn use_ipv6(host: &Host) -> Result<()> {
+    let text = std::fs::read_to_string(host.hosts_file())?;
+    let port = format!(":{ENGINE_PORT}");
+    let word = |word: &str| match word.strip_suffix(&port).map(str::parse) {
+        Some(Ok(address)) => format!("[{}]{port}", ipv6(address)),
+        _ => word.to_owned(),
+    };
+    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n";
+    std::fs::write(host.hosts_file(), text.lines().map(line).collect::<String>())?;
+    host.reload()
 }
 
 /// Answers until the client's end is gone.
@@ -110,6 +129,9 @@ fn act(host: &mut Host, program: &mut Option<Proc>, question: &Value) -> Result<
     if let Some(key) = question["key"].as_str() {
         let other = question["address"].as_str().unwrap_or_default().parse()?;
         return start_engine(host, (other, key));
+    }
+    if question["ipv6"] == true {
+        return use_ipv6(host);
     }
     if let Some(ended) = program.take() {
         ended.kill();

@@ -127,6 +127,7 @@ pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super:
         if !options.quick {
             driver.engine_killed()?;
         }
+        driver.by_ipv6()?;
         if !options.one {
             driver.machine_killed()?;
         }

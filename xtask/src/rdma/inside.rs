@@ -15,7 +15,7 @@ use harness::process::{Output, Proc, output};
 use harness::scratch::Scratch;
 use harness::{Result, fail, retry};
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -74,23 +74,32 @@ pub(super) fn say(what: &str) -> Result<()> {
     Ok(lab.write_all(format!("{what}\n").as_bytes())?)
 }
 
+/// Gives a device both addresses of a host.
+fn add(address: Ipv4Addr, device: &str) -> String {
+    let ipv6 = ipv6(address);
+    format!("address add {address}/24 dev {device}\naddress add {ipv6}/64 dev {device} nodad\n")
+}
+
 /// Addresses and the device.
 fn prepare(role: Role) -> Result<()> {
     let lines = match role {
         Role::One => {
             let [one, other] = HOSTS_OF_ONE;
             format!(
-                "link set lo up\nlink add d0 type dummy\naddress add {one}/24 dev d0\naddress add {other}/24 dev d0\n\
-                 link set d0 mtu 9000 up\n"
+                "link set lo up\nlink add d0 type dummy\n{}{}link set d0 mtu 9000 up\n",
+                add(one, "d0"),
+                add(other, "d0")
             )
         }
         Role::Client | Role::Server => {
             let own = HOSTS[usize::from(role == Role::Server)];
-            format!("link set lo up\naddress add {own}/24 dev eth0\nlink set eth0 up\n")
+            format!("link set lo up\n{}link set eth0 up\n", add(own, "eth0"))
         }
     };
     configure(&lines)?;
     let below = below(role == Role::One);
+    // Those of IPv4 stay when the device goes down.
+    std::fs::write(format!("/proc/sys/net/ipv6/conf/{below}/keep_addr_on_down"), "1")?;
     let rdma = harness::process::find_program("rdma").unwrap_or_else(|| "rdma".into());
     output(Command::new(rdma).args(["link", "add", DEVICE, "type", "rxe", "netdev", below]))?;
     let state = format!("/sys/class/infiniband/{DEVICE}/ports/1/state");
@@ -103,6 +112,12 @@ fn prepare(role: Role) -> Result<()> {
 /// The network device that the verbs' device is on.
 fn below(is_one: bool) -> &'static str {
     if is_one { "d0" } else { "eth0" }
+}
+
+/// The IPv6 address of a host, beside its own.
+pub(super) fn ipv6(address: Ipv4Addr) -> Ipv6Addr {
+    let [.., c, d] = address.to_ipv6_mapped().segments();
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, c, d)
 }
 
 /// The number of an address in the device's table of GIDs, where it stands as `::ffff:ADDRESS`.

@@ -3,17 +3,17 @@
 use super::{Verbs, VerbsConfig};
 use crate::End;
 use sd_verbs::{Absent, Device, Error, Event, Failure};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 impl Verbs {
     /// One end on the device whose active port has this address among its names (RoCE).
-    pub fn at(address: Ipv4Addr, config: VerbsConfig, first: u32) -> Result<Verbs, Error> {
+    pub fn at(address: IpAddr, config: VerbsConfig, first: u32) -> Result<Verbs, Error> {
         for device in Device::all()? {
             let Ok(context) = device.open() else { continue };
             // Devices with more ports than two are not known.
             for port in 1..=2 {
-                let is_it = |(_, name): &(u32, Ipv4Addr)| *name == address;
+                let is_it = |(_, name): &(u32, IpAddr)| *name == address.to_canonical();
                 let Ok(names) = context.addresses(port) else { continue };
                 // RoCE's second version, which is routed, stands behind the first.
                 let Some((gid_index, _)) = names.into_iter().rfind(is_it) else { continue };

@@ -5,7 +5,7 @@
 //! ```
 
 use sd_verbs::{Address, Mtu, Window};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 /// What the other engine is to know: told over the connection on which engines greet each other, and nowhere else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ impl VerbsEnd {
     }
 
     /// Whether it is of a port that has this address.
-    pub fn is_at(&self, address: Ipv4Addr) -> bool {
-        Ipv6Addr::from(self.address.gid).to_ipv4_mapped() == Some(address)
+    pub fn is_at(&self, address: IpAddr) -> bool {
+        IpAddr::from(Ipv6Addr::from(self.address.gid)).to_canonical() == address.to_canonical()
     }
 }
 
@@ -74,7 +74,8 @@ mod tests {
         let address = Address { gid, lid: 0x1234, number: 0xab_cdef, first: 77, mtu };
         let end = VerbsEnd { address, window: Window { addr: u64::MAX - 3, len: 1 << 20, key: 0x8765_4321 } };
         assert_eq!(VerbsEnd::decode(&end.encode()), Some(end));
-        assert!(end.is_at(Ipv4Addr::new(10, 0, 0, 7)) && !end.is_at(Ipv4Addr::new(10, 0, 0, 8)));
+        let is_at = |text: &str| end.is_at(text.parse().unwrap());
+        assert!(is_at("10.0.0.7") && is_at("::ffff:10.0.0.7") && !is_at("10.0.0.8") && !is_at("::10.0.0.7"));
         assert_eq!(VerbsEnd::decode(&[0; VerbsEnd::LEN]), None, "no packet is that short");
     }
 }

@@ -171,7 +171,8 @@ impl Carrier for Looped {
 
 fn verbs(config: VerbsConfig) -> [Verbs; 2] {
     let context = sd_verbs::Device::all().unwrap()[0].open().unwrap();
-    let names = context.addresses(config.port).unwrap();
+    let mut names = context.addresses(config.port).unwrap();
+    names.retain(|(_, address)| address.is_ipv4());
     let end = |which: usize| {
         let (gid_index, _) = *names.get(which).unwrap_or(&names[0]);
         Verbs::new(&context.domain().unwrap(), VerbsConfig { gid_index, ..config }, 7).unwrap()

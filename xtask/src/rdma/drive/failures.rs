@@ -1,9 +1,9 @@
 //! A connection that is used lives through what fails below it.
 
 use super::super::KILL_SERVER;
-use super::super::agent::start;
+use super::super::agent::{start, use_ipv6};
 use super::super::boot::SERVER_MAC;
-use super::super::inside::PATIENCE;
+use super::super::inside::{PATIENCE, ipv6};
 use super::super::rows::{Case, What};
 use super::{Driver, PASSED, bytes, say, until_moved, until_rdma};
 use crate::loads::{Ask, Load, client};
@@ -11,7 +11,7 @@ use harness::host::Host;
 use harness::lab::Side;
 use harness::network::configure;
 use harness::scratch::send;
-use harness::{Result, fail, until};
+use harness::{Result, fail, retry, until};
 use nix::sys::signal::Signal;
 
 const USED: Case = Case { what: What::RoundTrip, size: 64, count: 1 };
@@ -33,6 +33,27 @@ impl Driver {
         // Only the device tells of it then; and who does not send does not try RDMA again.
         outage(&self.host)?;
         self.lives_through(outage)
+    }
+
+    /// Both engines listen at other addresses, of IPv6, and so do the ends of their pairs.
+    pub(super) fn by_ipv6(&mut self) -> Result<()> {
+        use_ipv6(&self.host)?;
+        self.agent.use_ipv6()?;
+        let server = ipv6(self.server).to_string();
+        retry(PATIENCE, || {
+            let seen = self.host.engine_seen()?;
+            let peer = &seen["peers"][0];
+            let is_there = peer["address"].as_str().is_some_and(|address| address.contains(&server));
+            match is_there && peer["state"] == "up" {
+                true => Ok(()),
+                false => fail!(
+                    "the engines do not know each other by IPv6: {seen} {:?}",
+                    self.host.lab.last_said()
+                ),
+            }
+        })?;
+        until_rdma(&self.host, true)?;
+        self.lives_through(|_| Ok(()))
     }
 
     /// `kill -9` of this host's engine: connections go back to the kernel, and the monitor starts another engine.

@@ -14,6 +14,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{self, UnixListener, UnixStream};
 
+/// So many who have come are heard at once: they may be anybody's.
+const HEARD_MAX: usize = 32;
+
 /// For as long as it is there, others can wait for the end of the engine at this address.
 pub(crate) struct Presence {
     listener: UnixListener,
@@ -33,11 +36,12 @@ impl Presence {
         self.listener.as_raw_fd()
     }
 
-    /// Who has come since waits from now on: whether an engine of another file is among them.
+    /// Some who have come since wait from now on: whether an engine of another file is among them.
     pub(crate) fn hear(&mut self) -> bool {
         self.waiting.retain(waits);
         let mut is_replaced = false;
-        while let Ok((stream, _)) = self.listener.accept() {
+        for _ in 0..HEARD_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { break };
             let Ok((pid, user)) = sd_sys::fd::peer(stream.as_raw_fd()) else { continue };
             if user == sd_sys::fd::geteuid() && stream.set_nonblocking(true).is_ok() {
                 is_replaced |= is_of_another_file(pid);

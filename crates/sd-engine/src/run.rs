@@ -18,6 +18,7 @@ use crate::words::Question;
 use sd_link::Link;
 use sd_proto::{Reply, Request};
 use sd_pump::control::{self, Control, Role};
+use sd_sys::Errno;
 use sd_sys::diag::Diag;
 use sd_sys::fd::{EVENTFD_EDGE, Owned};
 use sd_sys::msg::Received;
@@ -156,19 +157,20 @@ impl Engine {
             translations: Translations::default(),
             namespaces: Namespaces::default(),
         };
-        engine.watch_listener();
+        engine.watch_listener().map_err(system)?;
         if let Some(signals) = engine.retirement.signals() {
             watch(&engine.sleeper, signals, ENDS);
         }
         Ok(engine)
     }
 
-    /// Who calls, and who waits for its end.
-    fn watch_listener(&self) {
-        watch(&self.sleeper, self.listener.raw(), CALLERS);
-        if let Some(presence) = &self.listener.presence {
-            watch(&self.sleeper, presence.raw(), ENDS);
+    /// Who calls, and who waits for its end. Of many some are heard the next time, so the kernel tells of these again.
+    fn watch_listener(&self) -> Result<(), Errno> {
+        let presence = self.listener.presence.as_ref().map(|presence| (presence.raw(), ENDS));
+        for (fd, of) in [(self.listener.raw(), CALLERS)].into_iter().chain(presence) {
+            sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, of)?;
         }
+        Ok(())
     }
 
     /// There is a monitor, or connections are carried.

@@ -107,7 +107,7 @@ impl Engine {
             let listener = Listener::new(new.listen);
             let listener = listener.map_err(|error| format!("cannot listen at {}: {error}", new.listen))?;
             self.listener = listener;
-            self.watch_listener();
+            self.watch_listener().map_err(|errno| format!("cannot wait at {}: {errno:?}", new.listen))?;
         }
         self.look_up(&new);
         let answers = self.reload.names.as_ref().map(|names| names.answers().clone()).unwrap_or_default();

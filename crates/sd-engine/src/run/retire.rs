@@ -85,12 +85,12 @@ impl Retirement {
     }
 
     fn begin(&mut self, why: Ended, now: u64) {
-        // Asked a second time: at once.
-        self.is_over = self.why == Some(Ended::Asked) && why == Ended::Asked;
         if self.why.is_none() {
             (self.began, self.look_at) = (now, now);
         }
-        self.why = Some(why);
+        // Asked a second time: at once.
+        self.is_over |= self.why == Some(Ended::Asked) && why == Ended::Asked;
+        self.why = self.why.filter(|before| *before == Ended::Asked).or(Some(why));
     }
 
     /// So many connections are known to another engine.
@@ -142,7 +142,8 @@ impl Engine {
                 desk.forget(id);
             }
         }
-        desk.send_back(|_| false, Advice::Replaced, links, control);
+        let is_told = |it: &Connection| it.at.is_some() && !it.is_judged();
+        desk.send_back(is_told, Advice::Replaced, links, control);
         let was_late = self.retirement.is_late;
         if was_late {
             (0..links.len()).for_each(|at| desk.let_go(at, links, control, Connection::goes_back));
@@ -218,8 +219,9 @@ mod tests {
         let mut it = Retirement::new(0);
         it.begin(Ended::Replaced, 5);
         it.begin(Ended::Asked, 6);
+        it.begin(Ended::Replaced, 7);
         assert!(!it.is_over() && it.ended() == Ended::Asked);
-        it.begin(Ended::Asked, 7);
+        it.begin(Ended::Asked, 8);
         assert!(it.is_over());
     }
 }

@@ -31,7 +31,8 @@ const SOON: Duration = Duration::from_secs(15);
 /// Answers with what has come, a connection for each thread.
 pub(crate) const SERVER: &str = r#"
 import os, socket, sys, threading
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family, dualstack_ipv6=sys.argv[1] == "::", backlog=100)
 print("listens", flush=True)
 def serve(connection):
     try:
@@ -259,12 +260,22 @@ pub(crate) fn start(hosts: &[Host; 2], connections: usize, total: usize) -> Resu
 }
 
 pub(crate) fn started(hosts: &[Host; 2], connections: usize, total: usize) -> Result<(Proc, Proc)> {
-    let [here, there] = hosts;
-    let (address, port) = (there.address.to_string(), PORT.to_string());
-    let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
+    let address = hosts[1].address.to_string();
+    started_at(hosts, [&address, &address], connections, total)
+}
+
+/// The same where the server listens, and the client connects, to these addresses.
+pub(crate) fn started_at(
+    hosts: &[Host; 2],
+    [listens, address]: [&str; 2],
+    connections: usize,
+    total: usize,
+) -> Result<(Proc, Proc)> {
+    let ([here, there], port) = (hosts, PORT.to_string());
+    let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, listens, &port])?;
     let (count, total) = (connections.to_string(), total.to_string());
     let mut command =
-        here.lab.command(Side::Sd, "python3", &["-c", CLIENT, &address, &port, &count, &total])?;
+        here.lab.command(Side::Sd, "python3", &["-c", CLIENT, address, &port, &count, &total])?;
     command.stdin(std::process::Stdio::piped());
     let client = Proc::start(&mut command, "python3", here.lab.path())?;
     Ok((server, client))

@@ -15,6 +15,7 @@ mod engines;
 mod engines_advice;
 mod engines_alive;
 mod engines_end;
+mod engines_ipv6;
 mod engines_nat;
 mod engines_ready;
 mod engines_reload;
@@ -165,6 +166,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     carriers::SCENARIOS,
     engines::SCENARIOS,
     engines_advice::SCENARIOS,
+    engines_ipv6::SCENARIOS,
     engines_ready::SCENARIOS,
     engines_alive::SCENARIOS,
     engines_end::SCENARIOS,

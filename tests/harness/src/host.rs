@@ -12,7 +12,7 @@ use crate::cable::{Cable, Faults};
 use crate::lab::Lab;
 use crate::network::{Network, Switch};
 use crate::scratch::send;
-use crate::{Result, fail, procfs, product, retry, ss, until};
+use crate::{Result, fail, network, procfs, product, retry, ss, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -149,6 +149,19 @@ impl Host {
         let Some(monitor) = self.lab.monitor_pid() else { fail!("there is no monitor") };
         send(monitor, Signal::SIGHUP);
         Ok(())
+    }
+
+    /// Where the hosts file has engines' IPv4 addresses it has those of IPv6 from now on; networks stay.
+    pub fn use_ipv6(&self) -> Result<()> {
+        let text = std::fs::read_to_string(self.hosts_file())?;
+        let port = format!(":{ENGINE_PORT}");
+        let word = |word: &str| match word.strip_suffix(&port).map(str::parse) {
+            Some(Ok(address)) => format!("[{}]{port}", network::ipv6(address)),
+            _ => word.to_owned(),
+        };
+        let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n";
+        std::fs::write(self.hosts_file(), text.lines().map(line).collect::<String>())?;
+        self.reload()
     }
 
     /// What says where the other host's engine is.

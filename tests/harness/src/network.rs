@@ -8,7 +8,7 @@ use nix::libc;
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
 use std::io::Write;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -107,11 +107,23 @@ impl Network {
         let line = format!("link add eth0 type veth peer name eth0 netns {}\n", other.display());
         here.inside(|| configure(&line))?;
         for (network, address) in ends {
-            let lines = format!("address add {address}/24 dev eth0\nlink set eth0 up\n");
+            let lines = format!("{}link set eth0 up\n", addresses(address, "eth0"));
             network.inside(|| configure(&lines))?;
         }
         Ok(())
     }
+}
+
+/// The address of IPv6 that a host has beside this one.
+pub fn ipv6(address: Ipv4Addr) -> Ipv6Addr {
+    let [.., high, low] = address.to_ipv6_mapped().segments();
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, high, low)
+}
+
+/// Lines that give a device both.
+pub fn addresses(address: Ipv4Addr, device: &str) -> String {
+    let ipv6 = ipv6(address);
+    format!("address add {address}/24 dev {device}\naddress add {ipv6}/64 dev {device} nodad\n")
 }
 
 /// What joins any number of networks: a bridge in a namespace of its own.

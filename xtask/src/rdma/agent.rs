@@ -9,8 +9,8 @@
 //! ```
 //! The server ends when the connection does. What went wrong there is the answer's `error`.
 
-use super::inside::{End, PATIENCE, ipv6};
-use harness::host::{ENGINE_PORT, Host};
+use super::inside::{End, PATIENCE};
+use harness::host::Host;
 use harness::lab::Side;
 use harness::process::Proc;
 use harness::{Result, fail, retry};
@@ -93,19 +93,6 @@ pub(super) fn start_engine(host: &mut Host, other: (Ipv4Addr, &str)) -> Result<(
     host.start_engine()
 }
 
-/// Where the hosts file has the engines' IPv4 addresses it has those of IPv6 from now on; networks stay.
-pub(super) fn use_ipv6(host: &Host) -> Result<()> {
-    let text = std::fs::read_to_string(host.hosts_file())?;
-    let port = format!(":{ENGINE_PORT}");
-    let word = |word: &str| match word.strip_suffix(&port).map(str::parse) {
-        Some(Ok(address)) => format!("[{}]{port}", ipv6(address)),
-        _ => word.to_owned(),
-    };
-    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n";
-    std::fs::write(host.hosts_file(), text.lines().map(line).collect::<String>())?;
-    host.reload()
-}
-
 /// Answers until the client's end is gone.
 pub(super) fn serve(end: End, control: SocketAddr) -> Result<()> {
     let (mut write, _) = TcpListener::bind(control)?.accept()?;
@@ -131,7 +118,7 @@ fn act(host: &mut Host, program: &mut Option<Proc>, question: &Value) -> Result<
         return start_engine(host, (other, key));
     }
     if question["ipv6"] == true {
-        return use_ipv6(host);
+        return host.use_ipv6();
     }
     if let Some(ended) = program.take() {
         ended.kill();

@@ -10,12 +10,12 @@
 use super::agent::{self, Agent};
 use super::boot::SAYS_AT;
 use super::drive;
-use harness::network::{Network, configure};
+use harness::network::{Network, addresses, configure};
 use harness::process::{Output, Proc, output};
 use harness::scratch::Scratch;
 use harness::{Result, fail, retry};
 use std::io::Write;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -74,12 +74,6 @@ pub(super) fn say(what: &str) -> Result<()> {
     Ok(lab.write_all(format!("{what}\n").as_bytes())?)
 }
 
-/// Gives a device both addresses of a host.
-fn add(address: Ipv4Addr, device: &str) -> String {
-    let ipv6 = ipv6(address);
-    format!("address add {address}/24 dev {device}\naddress add {ipv6}/64 dev {device} nodad\n")
-}
-
 /// Addresses and the device.
 fn prepare(role: Role) -> Result<()> {
     let lines = match role {
@@ -87,13 +81,13 @@ fn prepare(role: Role) -> Result<()> {
             let [one, other] = HOSTS_OF_ONE;
             format!(
                 "link set lo up\nlink add d0 type dummy\n{}{}link set d0 mtu 9000 up\n",
-                add(one, "d0"),
-                add(other, "d0")
+                addresses(one, "d0"),
+                addresses(other, "d0")
             )
         }
         Role::Client | Role::Server => {
             let own = HOSTS[usize::from(role == Role::Server)];
-            format!("link set lo up\n{}link set eth0 up\n", add(own, "eth0"))
+            format!("link set lo up\n{}link set eth0 up\n", addresses(own, "eth0"))
         }
     };
     configure(&lines)?;
@@ -112,12 +106,6 @@ fn prepare(role: Role) -> Result<()> {
 /// The network device that the verbs' device is on.
 fn below(is_one: bool) -> &'static str {
     if is_one { "d0" } else { "eth0" }
-}
-
-/// The IPv6 address of a host, beside its own.
-pub(super) fn ipv6(address: Ipv4Addr) -> Ipv6Addr {
-    let [.., c, d] = address.to_ipv6_mapped().segments();
-    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, c, d)
 }
 
 /// The number of an address in the device's table of GIDs, where it stands as `::ffff:ADDRESS`.

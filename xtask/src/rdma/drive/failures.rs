@@ -1,15 +1,15 @@
 //! A connection that is used lives through what fails below it.
 
 use super::super::KILL_SERVER;
-use super::super::agent::{start, use_ipv6};
+use super::super::agent::start;
 use super::super::boot::SERVER_MAC;
-use super::super::inside::{PATIENCE, ipv6};
+use super::super::inside::PATIENCE;
 use super::super::rows::{Case, What};
 use super::{Driver, PASSED, bytes, say, until_moved, until_rdma};
 use crate::loads::{Ask, Load, client};
 use harness::host::Host;
 use harness::lab::Side;
-use harness::network::configure;
+use harness::network::{configure, ipv6};
 use harness::scratch::send;
 use harness::{Result, fail, retry, until};
 use nix::sys::signal::Signal;
@@ -37,7 +37,7 @@ impl Driver {
 
     /// Both engines listen at other addresses, of IPv6, and so do the ends of their pairs.
     pub(super) fn by_ipv6(&mut self) -> Result<()> {
-        use_ipv6(&self.host)?;
+        self.host.use_ipv6()?;
         self.agent.use_ipv6()?;
         let server = ipv6(self.server).to_string();
         retry(PATIENCE, || {

@@ -30,6 +30,7 @@ const USAGE: &str = "usage: sd-posix list [--kinds] | run NAME | role NAME serve
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    sys::read_pace();
     match words.as_slice() {
         ["list"] => list(false),
         ["list", "--kinds"] => list(true),

@@ -2,9 +2,8 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::{Addr, Ret, pause, show, show_bytes};
 
@@ -16,12 +15,18 @@ pub(crate) fn recv(fd: i32, buffer: &mut [u8], flags: i32) -> Ret {
     paced(fd, call!(libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags)))
 }
 
-/// Waits a moment after each of the first messages, if it is told to (`SD_POSIX_PACE`): for connections that change their road meanwhile.
-fn paced(fd: i32, result: Ret) -> Ret {
-    static PACE: OnceLock<u64> = OnceLock::new();
-    static LEFT: AtomicU32 = AtomicU32::new(16);
+static PACE: AtomicU64 = AtomicU64::new(0);
+
+/// What `SD_POSIX_PACE` says. To be read once and before all else, as handlers may not wait for who was interrupted while he read it.
+pub(crate) fn read_pace() {
     let told = || std::env::var("SD_POSIX_PACE").ok()?.parse().ok();
-    let pace = *PACE.get_or_init(|| told().unwrap_or(0));
+    PACE.store(told().unwrap_or(0), Relaxed);
+}
+
+/// Waits so long after each of the first messages: for connections that change their road meanwhile.
+fn paced(fd: i32, result: Ret) -> Ret {
+    static LEFT: AtomicU32 = AtomicU32::new(16);
+    let pace = PACE.load(Relaxed);
     let is_message = pace > 0 && result.value > 0 && fd < crate::role::INPUT;
     let counted = |left: u32| left.checked_sub(1);
     if is_message && LEFT.fetch_update(Relaxed, Relaxed, counted).is_ok() {

@@ -85,8 +85,9 @@ fn beside_stopped(_: &mut Lab) -> Result<()> {
 fn end_engines(hosts: &[Host; 2], which: &[usize]) -> Result<()> {
     let before: Vec<u32> = which.iter().map(|at| hosts[*at].engine()).collect::<Result<_>>()?;
     before.iter().for_each(|pid| send(*pid, Signal::SIGTERM));
+    // They are offered again a second later.
+    which.iter().try_for_each(|at| was_replaced(&hosts[*at]))?;
     for (at, pid) in which.iter().zip(before) {
-        was_replaced(&hosts[*at])?;
         retry(LIMIT, || if hosts[*at].engine()? == pid { fail!("it is still there") } else { Ok(()) })?;
     }
     Ok(())

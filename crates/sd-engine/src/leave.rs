@@ -80,20 +80,21 @@ impl Desk {
         }
     }
 
-    /// Lets go of all connections with a peer but those that are kept.
+    /// Lets go of connections that do not stay; a seat is that of the local end, which has one or is promised it.
     pub(crate) fn let_go(
         &mut self,
-        peer: usize,
+        stays: impl Fn(&Connection, Option<&Seat>) -> bool,
         links: &mut [Link],
         control: &mut Control,
-        is_kept: impl Fn(&Connection, &Seat) -> bool,
     ) {
         for id in self.connections.ids() {
-            if self.with_seat(id).is_some_and(|(connection, seat)| is_kept(connection, seat)) {
+            let Desk { connections, seats, .. } = self;
+            let Some(connection) = connections.get(id) else { continue };
+            let seat = connection.promise.and_then(|(seat, _)| seats.get(seat));
+            if stays(connection, seat.as_deref()) {
                 continue;
             }
-            let connection = self.connections.get(id).filter(|it| it.peer == peer);
-            let Some(number) = connection.and_then(Connection::lose) else { continue };
+            let (peer, Some(number)) = (connection.peer, connection.lose()) else { continue };
             let _ = links[peer].reset(number, LET_GO, true);
             self.look_out(id, links, control);
         }

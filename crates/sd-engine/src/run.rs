@@ -157,7 +157,7 @@ impl Engine {
             translations: Translations::default(),
             namespaces: Namespaces::default(),
         };
-        engine.watch_listener().map_err(system)?;
+        engine.watch_listener(&engine.listener).map_err(system)?;
         if let Some(signals) = engine.retirement.signals() {
             watch(&engine.sleeper, signals, ENDS);
         }
@@ -165,9 +165,9 @@ impl Engine {
     }
 
     /// Who calls, and who waits for its end. Of many some are heard the next time, so the kernel tells of these again.
-    fn watch_listener(&self) -> Result<(), Errno> {
-        let presence = self.listener.presence.as_ref().map(|presence| (presence.raw(), ENDS));
-        for (fd, of) in [(self.listener.raw(), CALLERS)].into_iter().chain(presence) {
+    fn watch_listener(&self, listener: &Listener) -> Result<(), Errno> {
+        let presence = listener.presence.as_ref().map(|presence| (presence.raw(), ENDS));
+        for (fd, of) in [(listener.raw(), CALLERS)].into_iter().chain(presence) {
             sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, of)?;
         }
         Ok(())

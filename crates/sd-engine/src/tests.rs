@@ -11,6 +11,7 @@ use crate::words::{Here, Question, Words};
 use sd_link::Ends;
 use sd_proto::Ip;
 use sd_ring::copy::copy_shared;
+use sd_ring::road::RoadWord;
 use sd_ring::{Effort, Next, RxCursor, TxCursor};
 use sd_shm::channel::{GEOMETRY, Mapping, Side};
 use sd_shm::rings::Rings;
@@ -206,13 +207,35 @@ fn a_full_ring_may_come_early() {
     assert_eq!(world.got, world.sent);
 }
 
+fn seat(id: u64) -> Seat {
+    let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap();
+    let fds = [Mapping::create(id, 1, 2).unwrap().0, sd_shm::public::create(1).unwrap().0, eventfd];
+    Seat::new(id, Side::A, false, fds).unwrap()
+}
+
+#[test]
+fn that_one_of_two_ends_has_begun_to_go_back_is_seen() {
+    let seat = seat(9);
+    let mut connection = Connection::new(0, true, u64::MAX);
+    assert!(!connection.goes_back(&seat), "it has no slot");
+    let words = [RoadWord::LEAVING, RoadWord::LEFT, RoadWord::RESUME];
+    for (at, word) in words.into_iter().enumerate() {
+        for (side, slot) in [(0, 2 * at), (1, 2 * at + 1)] {
+            connection.at = Some(Slot { slot, generation: 0 });
+            let words = &seat.end.map.slot(slot).side[side];
+            words.say(RoadWord::ATTACHED | RoadWord::SWITCHED | RoadWord::WANTS_KERNEL);
+            assert!(!connection.goes_back(&seat), "it was only advised");
+            words.say(word);
+            assert!(connection.goes_back(&seat), "{word:?} of side {side}");
+        }
+    }
+}
+
 /// However many connections it uses for that.
 #[test]
 fn what_comes_early_is_bounded_for_a_peer() {
     let mut desk = Desk::default();
-    let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap();
-    let fds = [Mapping::create(9, 1, 2).unwrap().0, sd_shm::public::create(1).unwrap().0, eventfd];
-    desk.seats.add(9, Seat::new(9, Side::A, false, fds).unwrap());
+    desk.seats.add(9, seat(9));
     let open = |desk: &mut Desk, peer, slot| {
         let mut connection = Connection::new(peer, true, u64::MAX);
         (connection.promise, connection.at) = (Some((0, 0)), Some(Slot { slot, generation: 0 }));

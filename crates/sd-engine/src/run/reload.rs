@@ -89,7 +89,9 @@ impl Engine {
         }
         while let Some(due) = self.next_due(now) {
             match due {
-                Due::LetGo(at) => self.desk.let_go(at, &mut self.links, &mut self.control, |_, _| false),
+                Due::LetGo(at) => {
+                    self.desk.let_go(|it, _| it.peer != at, &mut self.links, &mut self.control);
+                }
                 Due::Close(at) => self.close(at, now),
             }
             self.is_unsent = true;
@@ -106,8 +108,9 @@ impl Engine {
         if new.listen != self.hosts.listen {
             let listener = Listener::new(new.listen);
             let listener = listener.map_err(|error| format!("cannot listen at {}: {error}", new.listen))?;
+            self.watch_listener(&listener)
+                .map_err(|errno| format!("cannot wait at {}: {errno:?}", new.listen))?;
             self.listener = listener;
-            self.watch_listener().map_err(|errno| format!("cannot wait at {}: {errno:?}", new.listen))?;
         }
         self.look_up(&new);
         let answers = self.reload.names.as_ref().map(|names| names.answers().clone()).unwrap_or_default();

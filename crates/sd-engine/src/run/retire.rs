@@ -14,6 +14,7 @@ use super::Engine;
 use crate::connection::Connection;
 use crate::leave::{GRACE_NS, LAST_NS};
 use crate::peer::FOREVER_NS;
+use crate::seat::Seat;
 use sd_shm::promotion::Advice;
 use sd_sys::time::now_ns;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -121,14 +122,17 @@ impl Engine {
             "engine: it ends; {} connections go back to the kernel",
             self.desk.connections.count
         );
-        self.tend_end();
+        self.go_on_ending(now);
     }
 
     /// Does what is to be done for its end: in general nothing.
     #[inline]
     pub(super) fn tend_end(&mut self) {
-        if self.retirement.is_begun() && now_ns() >= self.retirement.next_time() {
-            self.go_on_ending(now_ns());
+        if self.retirement.is_begun() {
+            let now = now_ns();
+            if now >= self.retirement.next_time() {
+                self.go_on_ending(now);
+            }
         }
     }
 
@@ -146,7 +150,9 @@ impl Engine {
         desk.send_back(is_told, Advice::Replaced, links, control);
         let was_late = self.retirement.is_late;
         if was_late {
-            (0..links.len()).for_each(|at| desk.let_go(at, links, control, Connection::goes_back));
+            let goes_back =
+                |it: &Connection, seat: Option<&Seat>| seat.is_some_and(|seat| it.goes_back(seat));
+            desk.let_go(goes_back, links, control);
         }
         let mut ids = desk.connections.ids();
         ids.retain(|id| desk.connections.get(*id).is_some_and(|it| it.number.is_some()));

@@ -109,10 +109,20 @@ fn kill_engines(hosts: &[Host; 2], which: &[usize]) -> Result<()> {
 
 fn end_engines(hosts: &[Host; 2], which: &[usize], signal: Signal) -> Result<()> {
     std::thread::sleep(Duration::from_millis(1000));
+    let before = signal_engines(hosts, which, signal)?;
+    wait_for_successors(hosts, which, before)
+}
+
+/// Which they were.
+pub(crate) fn signal_engines(hosts: &[Host; 2], which: &[usize], signal: Signal) -> Result<Vec<u32>> {
     let before: Vec<u32> = which.iter().map(|at| hosts[*at].engine()).collect::<Result<_>>()?;
     for pid in &before {
         kill(Pid::from_raw(*pid as i32), signal)?;
     }
+    Ok(before)
+}
+
+pub(crate) fn wait_for_successors(hosts: &[Host; 2], which: &[usize], before: Vec<u32>) -> Result<()> {
     for (at, pid) in which.iter().zip(before) {
         retry(LIMIT, || if hosts[*at].engine()? == pid { fail!("it is still there") } else { Ok(()) })?;
     }
@@ -204,7 +214,7 @@ fn engines_die(_: &mut Lab) -> Result<()> {
     end_again_and_again(Signal::SIGKILL, &["wrong", "early"])
 }
 
-/// The same by SIGTERM; the client and the server must say none of these words.
+/// The same by this signal; the client and the server must say none of these words.
 pub(crate) fn end_again_and_again(signal: Signal, never: &[&str]) -> Result<()> {
     let Some(hosts) = hosts()? else { return Ok(()) };
     let [here, there] = &hosts;

@@ -4,7 +4,7 @@ use super::Scenario;
 use crate::engines::{LIMIT, end, finish, hosts, started_at, wait_for_engine};
 use harness::host::Host;
 use harness::lab::Lab;
-use harness::{Result, fail, network, retry};
+use harness::{Result, network};
 
 pub(crate) const SCENARIOS: &[Scenario] =
     &[Scenario::new("between-hosts-ipv6", &["python3", network::PROGRAM], ipv6).ours().limit_s(120)];
@@ -20,18 +20,7 @@ fn ipv6(_: &mut Lab) -> Result<()> {
     let ways = [[&ipv6[..], &ipv6], ["::", &ipv6], ["::", &ipv4]];
     ways.iter().try_for_each(|way| carries(&hosts, *way))?;
     hosts.iter().try_for_each(Host::use_ipv6)?;
-    hosts.iter().try_for_each(|host| {
-        retry(LIMIT, || {
-            let seen = host.engine_seen()?;
-            let peer = &seen["peers"][0];
-            match peer["state"] == "up"
-                && peer["address"].as_str().is_some_and(|it| it.starts_with("[fd77::"))
-            {
-                true => Ok(()),
-                false => fail!("the engines do not know each other by IPv6: {seen}"),
-            }
-        })
-    })?;
+    hosts.iter().try_for_each(|host| host.wait_for_other_engine("[fd77::"))?;
     ways.iter().try_for_each(|way| carries(&hosts, *way))?;
     finish(hosts)
 }

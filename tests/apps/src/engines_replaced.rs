@@ -2,7 +2,7 @@
 
 use super::Scenario;
 use crate::engines::{LIMIT, PORT, end, finish, forget_programs, hosts, start, started, wait_for_engine};
-use crate::engines_end::end_again_and_again;
+use crate::engines_end::{end_again_and_again, signal_engines, wait_for_successors};
 use harness::host::Host;
 use harness::lab::Lab;
 use harness::scratch::send;
@@ -83,14 +83,10 @@ fn beside_stopped(_: &mut Lab) -> Result<()> {
 
 /// Waits until connections have gone back for that reason, and until there are successors.
 fn end_engines(hosts: &[Host; 2], which: &[usize]) -> Result<()> {
-    let before: Vec<u32> = which.iter().map(|at| hosts[*at].engine()).collect::<Result<_>>()?;
-    before.iter().for_each(|pid| send(*pid, Signal::SIGTERM));
+    let before = signal_engines(hosts, which, Signal::SIGTERM)?;
     // They are offered again a second later.
     which.iter().try_for_each(|at| was_replaced(&hosts[*at]))?;
-    for (at, pid) in which.iter().zip(before) {
-        retry(LIMIT, || if hosts[*at].engine()? == pid { fail!("it is still there") } else { Ok(()) })?;
-    }
-    Ok(())
+    wait_for_successors(hosts, which, before)
 }
 
 fn was_replaced(host: &Host) -> Result<()> {

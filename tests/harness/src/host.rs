@@ -206,6 +206,21 @@ impl Host {
         Ok(document["monitor"]["engine"].take())
     }
 
+    /// Waits until its engine has a session with the other host's, which is reached by an address that begins so.
+    pub fn wait_for_other_engine(&self, address: &str) -> Result<()> {
+        retry(PATIENCE, || {
+            let seen = self.engine_seen()?;
+            let peer = &seen["peers"][0];
+            let is_it = peer["address"].as_str().is_some_and(|it| it.starts_with(address));
+            match is_it && peer["state"] == "up" {
+                true => Ok(()),
+                false => {
+                    fail!("the other engine is not reached at {address}: {seen} {:?}", self.lab.last_said())
+                }
+            }
+        })
+    }
+
     /// What `sd doctor` says of the other host's engine, behind its verdict.
     pub fn doctor(&self) -> Result<String> {
         let mut command = Command::new(product::sd());

@@ -11,7 +11,7 @@ use harness::host::Host;
 use harness::lab::Side;
 use harness::network::{configure, ipv6};
 use harness::scratch::send;
-use harness::{Result, fail, retry, until};
+use harness::{Result, fail, until};
 use nix::sys::signal::Signal;
 
 const USED: Case = Case { what: What::RoundTrip, size: 64, count: 1 };
@@ -39,19 +39,7 @@ impl Driver {
     pub(super) fn by_ipv6(&mut self) -> Result<()> {
         self.host.use_ipv6()?;
         self.agent.use_ipv6()?;
-        let server = ipv6(self.server).to_string();
-        retry(PATIENCE, || {
-            let seen = self.host.engine_seen()?;
-            let peer = &seen["peers"][0];
-            let is_there = peer["address"].as_str().is_some_and(|address| address.contains(&server));
-            match is_there && peer["state"] == "up" {
-                true => Ok(()),
-                false => fail!(
-                    "the engines do not know each other by IPv6: {seen} {:?}",
-                    self.host.lab.last_said()
-                ),
-            }
-        })?;
+        self.host.wait_for_other_engine(&format!("[{}]", ipv6(self.server)))?;
         until_rdma(&self.host, true)?;
         self.lives_through(|_| Ok(()))
     }

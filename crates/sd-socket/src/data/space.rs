@@ -65,7 +65,7 @@ pub(super) fn wait_tx(
         }
         slept?;
         crate::data::by_kernel::nothing(endpoint);
-        crate::setup::withdrawn::look(endpoint)?;
+        crate::setup::withdrawn::look(endpoint, &watch, deadline)?;
         // SO_SNDBUF may have been raised meanwhile.
         if pause.is_none() || tx_hint(endpoint, seen) || endpoint.flag(FIXED_BUF) != was_fixed {
             return Ok(true);

@@ -47,7 +47,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         match end {
             Push::Done => return Ok(sent),
             Push::Error(_) if sent == 0 && road::is_withdrawn(endpoint) => {
-                return Err(crate::socket::kernel_socket::MOVED);
+                return Err(crate::setup::withdrawn::moved(&watch, deadline));
             }
             Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
             Push::Error(errno) => {
@@ -212,7 +212,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let got = want - pieces.total;
         match found {
             Pull::Error(_) | Pull::End if got == 0 && road::is_withdrawn(endpoint) => {
-                return Err(crate::socket::kernel_socket::MOVED);
+                return Err(crate::setup::withdrawn::moved(&watch, deadline));
             }
             Pull::Error(errno) if got == 0 => return Err(errno),
             Pull::Error(errno) => {
@@ -472,7 +472,7 @@ fn wait_rx(
             return Err(Errno::EBADF);
         }
         slept?;
-        crate::setup::withdrawn::look(endpoint)?;
+        crate::setup::withdrawn::look(endpoint, watch, deadline)?;
         if way_back::is_begun(endpoint) {
             crate::epoll::look_at_way_back(endpoint);
             return Ok(());

@@ -11,6 +11,7 @@ use crate::process::stats::{Counter, count};
 use crate::process::waker::Sleeper;
 use crate::setup::admission::{self, Verdict};
 use crate::setup::listen::interested_in;
+use crate::setup::withdrawn;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, INQ, NONBLOCK, SHUT_RD, SHUT_WR};
@@ -92,7 +93,7 @@ pub(crate) unsafe fn accept4(
             }
         }
         if is_the_kernels(endpoint, fd) {
-            return Outcome::Kernel;
+            return Err(withdrawn::moved(&watch, wait.is_some().then_some(deadline))).into();
         }
     }
 }

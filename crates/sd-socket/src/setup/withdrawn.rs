@@ -12,6 +12,7 @@ use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, SHUT_RD, SHUT_WR};
 use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::life;
+use crate::wait::{Deadline, interrupted};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -20,6 +21,7 @@ use sd_ring::{Next, RxCursor};
 use sd_shm::channel::{FLAG_TAKES_BACK, GEOMETRY, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::Errno;
+use sd_sys::section::Watch;
 
 /// How long the kernel may take for its connection, and for what was sent.
 const TIMEOUT_MS: i32 = 3000;
@@ -30,8 +32,15 @@ const PUMP_LOOK_NS: u64 = 1_000_000;
 
 /// After a sleep, in which the monitor may have said so: an error when the socket has gone to the kernel.
 #[inline]
-pub(crate) fn look(endpoint: &Endpoint) -> Result<(), Errno> {
-    if is_moved(endpoint) { Err(MOVED) } else { Ok(()) }
+pub(crate) fn look(endpoint: &Endpoint, watch: &Watch, deadline: Deadline) -> Result<(), Errno> {
+    if is_moved(endpoint) { Err(moved(watch, Some(deadline))) } else { Ok(()) }
+}
+
+/// The error of a call whose socket has gone to the kernel in the middle of it. `deadline` is that of its wait, if it has waited: a handler
+/// that ran meanwhile ends the call still, also where it is what moved the socket (`separate`).
+#[cold]
+pub(crate) fn moved(watch: &Watch, deadline: Option<Deadline>) -> Errno {
+    deadline.and_then(|deadline| interrupted(watch, deadline).err()).unwrap_or(MOVED)
 }
 
 /// The monitor says that nobody will accept the connection at a slot. The caller holds no lock.

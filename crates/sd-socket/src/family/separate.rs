@@ -252,6 +252,7 @@ fn make_kernels(endpoint: &'static Endpoint, fd: i32) {
 fn forget() {
     crate::monitor::client::forget();
     crate::route::forget();
+    crate::setup::promote::separated();
     epoll::separated();
     crate::wait::sleep_set::forked();
     crate::socket::thread_waker::forked();

@@ -432,6 +432,11 @@ pub(crate) fn forked() {
         OFFERS.force_unlock();
         EARLY.force_unlock();
     }
+    separated();
+}
+
+/// The process has left its family: what it has offered is gone, and so is the endpoints' memory.
+pub(crate) fn separated() {
     *OFFERS.lock() = Offers::new();
     EARLY.lock().clear();
     AWAITED.store(0, Ordering::Relaxed);

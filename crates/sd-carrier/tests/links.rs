@@ -72,7 +72,7 @@ impl Ends for Desk {
                 self.ends[at].got_fin = true;
             }
             News::Closed => self.closed += 1,
-            News::Opened => {}
+            News::Opened(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -98,7 +98,7 @@ impl Side {
     /// What programs do here: write messages of `message` bytes, read, end.
     fn programs(&mut self, message: u64, random: &mut Random) {
         for (connection, end) in std::mem::take(&mut self.desk.offered) {
-            self.link.accept(connection, end, WINDOW).unwrap();
+            self.link.accept(connection, end, WINDOW, &[]).unwrap();
             self.desk.ends[end as usize].connection = Some(connection);
         }
         for end in &mut self.desk.ends {

@@ -30,9 +30,9 @@ pub(crate) struct Desk {
     pub(crate) part: usize,
     /// Something has come for these.
     touched: Vec<u64>,
-    /// Questions of other engines, and answers to our own.
+    /// Questions of other engines, and answers to our own: how far the two ends count apart ([`words::answer`]).
     pub(crate) asked: Vec<(usize, Number, u32, Option<Question>)>,
-    pub(crate) opened: Vec<u64>,
+    pub(crate) opened: Vec<(u64, u32)>,
     /// Ends for RDMA that other engines offer ([`crate::rdma`]).
     pub(crate) ends: Vec<(usize, Number, VerbsEnd)>,
     /// Questions that were lost with their session.
@@ -99,10 +99,10 @@ impl Ends for View<'_> {
                 self.desk.asked.push((self.peer, number, tenant, Question::decode(words)));
                 return;
             }
-            News::Opened => {
+            News::Opened(words) => {
                 if let Some(connection) = self.connection(end) {
                     connection.question = None;
-                    self.desk.opened.push(end);
+                    self.desk.opened.push((end, words::answered(words)));
                 }
             }
             News::Lost if self.connection(end).is_some() && self.desk.asks_again(number, end) => return,

@@ -355,7 +355,7 @@ fn set_tenants(link: &mut Link, now: u64, tenants: &[(u32, Limits)]) {
 mod tests {
     use super::*;
     use crate::connection::{Connection, WINDOW};
-    use crate::words::{Here, Question};
+    use crate::words::{Here, Question, Streams};
     use sd_proto::{Ip, Request};
 
     /// Another engine, which was started now, and the time there.
@@ -391,7 +391,7 @@ mod tests {
                 local: (Ip([1; 16]), 1),
                 remote: (Ip([2; 16]), 2),
                 here: Here::default(),
-                began: Some((3, 4)),
+                streams: Some(Streams { began: (3, 4), counted: (3, 4) }),
             };
             let mut asked = None;
             for _ in 0..200 {
@@ -420,7 +420,7 @@ mod tests {
             let (_, first, ..) = desk.asked.pop().unwrap();
             carried.number = Some(first);
             let id = desk.connections.add(carried);
-            links[0].accept(first, id, WINDOW).unwrap();
+            links[0].accept(first, id, WINDOW, &[]).unwrap();
             let number = others[at].asks(at, &mut links[at], &mut desk);
             let (_, second, ..) = desk.asked.pop().unwrap();
             assert_eq!(first == second, at == 1);

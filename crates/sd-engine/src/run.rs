@@ -327,8 +327,8 @@ impl Engine {
                 self.reload.unsought((client, offer));
                 self.desk.unsought((client, offer), &mut self.links);
             }
-            Reply::Promote { serial, channel, ticket, netns, .. } => {
-                self.promised(serial, (channel, ticket), netns);
+            Reply::Promote { serial, channel, ticket, netns, behind, .. } => {
+                self.promised(serial, (channel, ticket), netns, behind);
             }
             Reply::ChannelDead { id } | Reply::PeerGone { id } => {
                 self.desk.gone(id, &mut self.links, &mut self.control);

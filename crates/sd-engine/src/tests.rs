@@ -7,7 +7,7 @@ use crate::incoming::Incoming;
 use crate::laps::Laps;
 use crate::outgoing::Outgoing;
 use crate::seat::{Seat, Slot};
-use crate::words::{Here, Question, Words};
+use crate::words::{self, Here, Question, Streams, Words};
 use sd_link::Ends;
 use sd_proto::Ip;
 use sd_ring::copy::copy_shared;
@@ -316,20 +316,31 @@ fn places_of_laps_are_found_both_ways() {
 
 #[test]
 fn words_and_questions_are_read_as_they_were_written() {
+    for behind in [0, 1, u32::MAX] {
+        assert_eq!(words::answered(&words::answer(behind)), behind);
+    }
+    assert_eq!(words::answered(&[1; 5]), 0, "no answer of ours");
     let words = Words { at: 1, flags: 2, state: 3, urgent: 4, switched_at: 5, written: u64::MAX };
     assert_eq!(Words::decode(&words.encode()), Some(words));
     let question = Question {
         local: (Ip::v4([10, 0, 0, 1]), 40_000),
         remote: (Ip([9; 16]), 80),
         here: Here::default(),
-        began: Some((u32::MAX, 7)),
+        streams: Some(Streams { began: (u32::MAX, 7), counted: (u32::MAX, 7) }),
     };
     let bytes = question.encode();
     assert_eq!(Question::decode(&bytes), Some(question));
     let here = Here { names: Some([question.remote, question.local]), netns: 7, owner: 8 };
     assert_eq!(Question { here, ..question }.encode(), bytes, "nobody else is told");
-    let untold = Question { began: None, ..question };
-    assert_eq!(Question::decode(&untold.encode()).map(|it| it.began), Some(None));
+    let untold = Question { streams: None, ..question };
+    assert_eq!(Question::decode(&untold.encode()).map(|it| it.streams), Some(None));
+    let streams = Some(Streams { began: (u32::MAX, 7), counted: (9, u32::MAX - 1) });
+    let restored = Question { streams, ..question };
+    let longer = restored.encode();
+    assert_eq!(Question::decode(&longer), Some(restored));
+    for end in 0..longer.len() {
+        assert_eq!(Question::decode(&longer[..end]), None);
+    }
     for end in 0..bytes.len() {
         assert_eq!(Question::decode(&bytes[..end]), None);
         assert_eq!(Words::decode(&words.encode()[..end.min(crate::words::WORDS_LEN - 1)]), None);

@@ -8,8 +8,12 @@ use sd_proto::{Ip, Reply};
 const QUESTION: u8 = 1;
 /// The first byte of an offer of RDMA: the rest is the end's.
 const RDMA: u8 = 2;
-/// Bytes of a question.
-pub(crate) const QUESTION_LEN: usize = 46;
+/// Bytes of a question: of a connection that was restored, and of others.
+const QUESTION_LEN: [usize; 2] = [54, 46];
+/// What a question says of its streams: nothing, their first numbers, or besides where its kernel counts from.
+const UNTOLD: u8 = 0;
+const TOLD: u8 = 1;
+const RESTORED: u8 = 2;
 /// Bytes of [`Words`].
 pub(crate) const WORDS_LEN: usize = 37;
 
@@ -19,8 +23,16 @@ pub(crate) struct Question {
     pub(crate) local: (Ip, u16),
     pub(crate) remote: (Ip, u16),
     pub(crate) here: Here,
-    /// Numbers of the first byte sent, and received.
-    pub(crate) began: Option<(u32, u32)>,
+    pub(crate) streams: Option<Streams>,
+}
+
+/// Sequence numbers of what an end sends, and of what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Streams {
+    /// Of the first byte.
+    pub(crate) began: (u32, u32),
+    /// From which its kernel counts: others where the connection was restored.
+    pub(crate) counted: (u32, u32),
 }
 
 /// What only a connection's own host has to know of it. Nobody else is told.
@@ -37,27 +49,32 @@ pub(crate) struct Here {
 impl Question {
     /// What the monitor wants to be asked.
     pub(crate) fn of(reply: &Reply) -> Option<Question> {
-        let Reply::Seek { local, local_port, remote, remote_port, told, sent, received, netns, .. } = *reply
-        else {
+        let Reply::Seek { local, local_port, remote, remote_port, told, netns, .. } = *reply else {
             return None;
         };
-        let began = told.then_some((sent, received));
+        let Reply::Seek { sent, received, sent_from, received_from, .. } = *reply else { return None };
+        let streams = Streams { began: (sent, received), counted: (sent_from, received_from) };
         let here = Here { netns, ..Here::default() };
-        Some(Question { local: (local, local_port), remote: (remote, remote_port), here, began })
+        let (local, remote) = ((local, local_port), (remote, remote_port));
+        Some(Question { local, remote, here, streams: told.then_some(streams) })
     }
 
-    pub(crate) fn encode(&self) -> [u8; QUESTION_LEN] {
-        let (sent, received) = self.began.unwrap_or_default();
-        let mut out = [0; QUESTION_LEN];
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Streams { began, counted } = self.streams.unwrap_or_default();
+        let is_restored = began != counted;
+        let [restored, usual] = QUESTION_LEN;
+        let mut out = vec![0; if is_restored { restored } else { usual }];
         let mut to = Writer(&mut out);
         to.put(&[QUESTION]);
         for (ip, port) in [self.local, self.remote] {
             to.put(&ip.0);
             to.put(&port.to_le_bytes());
         }
-        to.put(&[self.began.is_some().into()]);
-        to.put(&sent.to_le_bytes());
-        to.put(&received.to_le_bytes());
+        to.put(&[if is_restored { RESTORED } else { self.streams.is_some().into() }]);
+        let numbers = [began.0, began.1, counted.0, counted.1];
+        for number in &numbers[..if is_restored { 4 } else { 2 }] {
+            to.put(&number.to_le_bytes());
+        }
         out
     }
 
@@ -66,18 +83,16 @@ impl Question {
         (from.take::<1>()? == [QUESTION]).then_some(())?;
         let mut name = || Some((Ip(from.take()?), u16::from_le_bytes(from.take()?)));
         let (local, remote) = (name()?, name()?);
-        let told = match from.take()? {
-            [0] => false,
-            [1] => true,
-            [_] => return None,
+        let [told] = from.take()?;
+        let mut numbers = || Some((u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?)));
+        let began = numbers()?;
+        let streams = match told {
+            UNTOLD => None,
+            TOLD => Some(Streams { began, counted: began }),
+            RESTORED => Some(Streams { began, counted: numbers()? }),
+            _ => return None,
         };
-        let numbers = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
-        from.0.is_empty().then_some(Question {
-            local,
-            remote,
-            here: Here::default(),
-            began: told.then_some(numbers),
-        })
+        from.0.is_empty().then_some(Question { local, remote, here: Here::default(), streams })
     }
 }
 
@@ -92,6 +107,16 @@ pub(crate) fn offer(end: &VerbsEnd) -> [u8; 1 + VerbsEnd::LEN] {
 pub(crate) fn offered(bytes: &[u8]) -> Option<VerbsEnd> {
     let (first, end) = bytes.split_first()?;
     (*first == RDMA).then(|| VerbsEnd::decode(end.try_into().ok()?))?
+}
+
+/// What is said when a connection is accepted: see `behind` of [`Reply::Promote`]. Nothing where both ends count alike.
+pub(crate) fn answer(behind: u32) -> Vec<u8> {
+    if behind == 0 { Vec::new() } else { behind.to_le_bytes().to_vec() }
+}
+
+/// The same, as it has come. What nobody of ours would say counts as nothing.
+pub(crate) fn answered(bytes: &[u8]) -> u32 {
+    bytes.try_into().map_or(0, u32::from_le_bytes)
 }
 
 /// What stands in a side's words of a slot.

@@ -101,7 +101,7 @@ fn bytes_go_through_changes_of_keys() {
     let ours = pair.links[0].open(0, 0, window, b"words").unwrap();
     pair.turn();
     let theirs = pair.desks[1].offered[0];
-    pair.links[1].accept(theirs, 0, window).unwrap();
+    pair.links[1].accept(theirs, 0, window, &[]).unwrap();
     for _ in 0..10 {
         pair.turn();
     }
@@ -166,7 +166,7 @@ fn keys_change_with_time() {
         let ours = pair.links[0].open(0, 0, 1 << 20, b"words").unwrap();
         (0..10).for_each(|_| pair.turn());
         let theirs = pair.desks[1].offered[0];
-        pair.links[1].accept(theirs, 0, 1 << 20).unwrap();
+        pair.links[1].accept(theirs, 0, 1 << 20, &[]).unwrap();
         (0..10).for_each(|_| pair.turn());
         let (mut dice, mut late, mut phases) = (seed, Vec::new(), [(false, 0); 4]);
         let mut said = 0;
@@ -201,7 +201,7 @@ fn who_listens_in_can_end_nothing() {
         pair.turn();
     }
     let theirs = pair.desks[1].offered[0];
-    pair.links[1].accept(theirs, 0, 1000).unwrap();
+    pair.links[1].accept(theirs, 0, 1000, &[]).unwrap();
     for _ in 0..10 {
         pair.turn();
     }

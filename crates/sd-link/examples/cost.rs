@@ -90,7 +90,7 @@ impl Pair {
         }
         (0..10).for_each(|_| pair.both_ways());
         for (connection, id) in std::mem::take(&mut pair.desks[1].offered) {
-            pair.links[1].accept(connection, id, RING as u32).unwrap();
+            pair.links[1].accept(connection, id, RING as u32, &[]).unwrap();
         }
         (0..10).for_each(|_| pair.both_ways());
         pair

@@ -81,7 +81,7 @@ fn up() -> (Link, Desk, u64) {
     let [mut desk, _] = desks;
     let mut link = link;
     for connection in std::mem::take(&mut desk.offered) {
-        let _ = link.accept(connection, 1, WINDOW);
+        let _ = link.accept(connection, 1, WINDOW, &[]);
     }
     (link, desk, tag)
 }

@@ -208,6 +208,10 @@ pub enum Reply {
         sent: u32,
         /// The number of the first byte received.
         received: u32,
+        /// The number from which the kernel counts what was sent, and what was received: other ones if the connection was restored.
+        sent_from: u32,
+        /// See `sent_from`.
+        received_from: u32,
         /// As for [`crate::Request::Offer`].
         messages: u32,
         /// See `messages`.

@@ -347,6 +347,10 @@ pub enum Request {
         sent: u32,
         /// The number of the first byte that it has received.
         received: u32,
+        /// See [`Reply::Seek`].
+        sent_from: u32,
+        /// See [`Reply::Seek`].
+        received_from: u32,
         /// The other host's engine, for people.
         engine: Ip,
         /// See `engine`.
@@ -363,6 +367,8 @@ pub enum Request {
         offer: u64,
         /// The sender's own name for the connection.
         serial: u64,
+        /// What that end's monitor has told its engine ([`Reply::Promote`]): as this end is to be told.
+        behind: u32,
         /// The other host's engine, for people.
         engine: Ip,
         /// See `engine`.

@@ -269,6 +269,8 @@ fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
             told,
             sent: u32::MAX,
             received: u32::MAX,
+            sent_from: u32::from(local_port),
+            received_from: u32::MAX,
             engine: ip,
             port,
             tenant: sd_proto::Name::of("blue"),
@@ -284,7 +286,7 @@ fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
     let offers = ids.all.iter().copied().chain([0, 1, u64::MAX]);
     for (client, offer) in offers.flat_map(|client| [(client, 0), (client, 1)]) {
         let (engine, tenant) = (Ip([255; 16]), sd_proto::Name::of("blue"));
-        all.push(Request::Found { client, offer, serial: client, engine, port, tenant });
+        all.push(Request::Found { client, offer, serial: client, behind: u32::MAX, engine, port, tenant });
         all.push(Request::Stays { client, offer, why: offer as u32 });
     }
 }

@@ -21,10 +21,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(40);
-const CLIENTS: u64 = 3;
+pub(super) const PATIENCE: Duration = Duration::from_secs(40);
+pub(super) const CLIENTS: u64 = 3;
 /// Under load, on either road.
-const A_WHILE: Duration = Duration::from_millis(300);
+pub(super) const A_WHILE: Duration = Duration::from_millis(300);
 
 /// For root.
 pub(super) fn run(lab: &mut Lab) -> Result<String> {
@@ -114,7 +114,7 @@ pub(super) fn refused(lab: &mut Lab) -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
-fn client(lab: &Lab, networks: &Networks, port: &str, seed: u64) -> Result<(Proc, ChildStdin)> {
+pub(super) fn client(lab: &Lab, networks: &Networks, port: &str, seed: u64) -> Result<(Proc, ChildStdin)> {
     let (to, seed) = (format!("{SERVER}:{port}"), seed.to_string());
     let mut client = started(lab, Side::Sd, &networks.client, &["migrant", &to, &seed], Stdio::piped())?;
     client.wait_for_text("connected", PATIENCE)?;
@@ -122,11 +122,11 @@ fn client(lab: &Lab, networks: &Networks, port: &str, seed: u64) -> Result<(Proc
     Ok((client, input))
 }
 
-fn say(input: &mut ChildStdin, line: &str) -> Result<()> {
+pub(super) fn say(input: &mut ChildStdin, line: &str) -> Result<()> {
     Ok(writeln!(input, "{line}")?)
 }
 
-fn sd(lab: &Lab, args: &[&str]) -> Result<()> {
+pub(super) fn sd(lab: &Lab, args: &[&str]) -> Result<()> {
     if lab.is_oracle() {
         return Ok(());
     }
@@ -138,7 +138,7 @@ fn sd(lab: &Lab, args: &[&str]) -> Result<()> {
 }
 
 /// Ends at this port that were moved.
-fn promoted(lab: &Lab, port: &str) -> usize {
+pub(super) fn promoted(lab: &Lab, port: &str) -> usize {
     let (Ok(seen), Ok(port)) = (lab.snapshot(), port.parse()) else { return 0 };
     seen.of_port(port)
         .iter()
@@ -150,7 +150,7 @@ fn promoted(lab: &Lab, port: &str) -> usize {
 const HIDDEN_FROM: u32 = 1024;
 
 /// Of the library's segments and descriptors, nothing is left in the process that a checkpoint could not have.
-fn has_nothing(lab: &Lab, pid: u32) -> Result<()> {
+pub(super) fn has_nothing(lab: &Lab, pid: u32) -> Result<()> {
     if lab.is_oracle() {
         return Ok(());
     }
@@ -174,7 +174,7 @@ fn has_nothing(lab: &Lab, pid: u32) -> Result<()> {
     Ok(())
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let began = Instant::now();
     while !is_so() {
         if began.elapsed() > PATIENCE {

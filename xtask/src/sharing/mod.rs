@@ -21,6 +21,7 @@
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `hands-on` | a server that hands on each connection to a child leaves its monitor; its children's connections are moved all the same if they last |
 //! | `migrated` | a server moves to another network namespace with its connections: shared memory, kernel, shared memory |
+//! | `migrated-between-hosts` | the same to another host and back: from shared memory to the engines' road, and to shared memory again |
 //! | `detach-refused` | a server that cannot let go of its connections serves on |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
 //! | `young` | between namespaces, a connection that has not lasted yet has no entry; a duplicate and a child make it one |
@@ -46,6 +47,7 @@ mod hostile;
 mod liars;
 mod many;
 mod migrated;
+mod migrated_between;
 mod pool;
 pub(crate) mod promote;
 mod pumped;
@@ -202,6 +204,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
 fn between_namespaces(options: &Options) -> Vec<Part<'_>> {
     let mut parts: Vec<Part<'_>> = across::parts(options.seed).into();
     parts.push(("migrated".to_owned(), Box::new(migrated::run)));
+    parts.push(("migrated-between-hosts".to_owned(), Box::new(migrated_between::run)));
     parts.push(("detach-refused".to_owned(), Box::new(migrated::refused)));
     parts.extend(tenants::parts(options.seed));
     let check = |lab: &mut Lab| match lab.is_oracle() {

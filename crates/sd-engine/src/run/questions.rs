@@ -13,7 +13,7 @@ use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::peer::{FOREVER_NS, Tenure};
 use crate::policy::{self, Load};
-use crate::words::{Here, Question};
+use crate::words::{self, Here, Question, Streams};
 use crate::worth::{May, Service};
 use sd_proto::{Ip, Request};
 use sd_pump::control::Control;
@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// The local end is in this network namespace.
-    pub(super) fn promised(&mut self, id: u64, (channel, ticket): (u64, u64), netns: u64) {
+    pub(super) fn promised(&mut self, id: u64, (channel, ticket): (u64, u64), netns: u64, behind: u32) {
         let now = now_ns();
         let until_ns = now + WAITS_NS;
         let Some(connection) = self.desk.connections.get(id) else { return };
@@ -133,7 +133,7 @@ impl Engine {
         }
         connection.until_ns = until_ns;
         if let (Some(number), false) = (connection.number, connection.is_opener)
-            && self.links[connection.peer].accept(number, id, WINDOW).is_err()
+            && self.links[connection.peer].accept(number, id, WINDOW, &words::answer(behind)).is_err()
         {
             return self.desk.give_up(id, &mut self.links);
         }
@@ -150,12 +150,13 @@ impl Engine {
         if self.offered.is_due(now, has_happened) || is_measured {
             while self.ask(now) {}
         }
-        for id in std::mem::take(&mut self.desk.opened) {
+        for (id, behind) in std::mem::take(&mut self.desk.opened) {
             if let Some(connection) = self.desk.connections.get(id) {
                 let (client, offer) = connection.offer;
                 tracing::debug!(client, offer, "engine: the other host has the other end");
                 let (engine, port, tenant) = self.hosts.named(connection.peer, connection.tenant);
-                self.control.tell(&Request::Found { client, offer, serial: id, engine, port, tenant });
+                let serial = id;
+                self.control.tell(&Request::Found { client, offer, serial, behind, engine, port, tenant });
             }
         }
         for (peer, number, tenant, question) in std::mem::take(&mut self.desk.asked) {
@@ -165,7 +166,7 @@ impl Engine {
                 stays && self.hosts.engine_of(self.hosts.owner(tenant), it.local.0) == Some((peer, tenant))
             };
             let question = question.filter(is_its);
-            let Some(Question { local, remote, began, .. }) = question else {
+            let Some(Question { local, remote, streams, .. }) = question else {
                 tracing::debug!(
                     peer,
                     "engine: a question is refused: not of that host's networks, or another tenant's"
@@ -178,7 +179,7 @@ impl Engine {
             (asked.number, asked.tenant, asked.far) = (Some(number), tenant, local);
             let serial = self.desk.connections.add(asked);
             self.unseated.add(until_ns, serial);
-            let (sent, received) = began.unwrap_or_default();
+            let Streams { began, counted } = streams.unwrap_or_default();
             let (engine, port, tenant) = self.hosts.named(peer, tenant);
             self.control.tell(&Request::Sought {
                 serial,
@@ -186,9 +187,11 @@ impl Engine {
                 local_port: local.1,
                 remote: remote.0,
                 remote_port: remote.1,
-                told: began.is_some(),
-                sent,
-                received,
+                told: streams.is_some(),
+                sent: began.0,
+                received: began.1,
+                sent_from: counted.0,
+                received_from: counted.1,
                 engine,
                 port,
                 tenant,
@@ -304,7 +307,7 @@ mod tests {
             local: (Ip([0; 16]), 1),
             remote: (Ip([0; 16]), 2),
             here: Here::default(),
-            began: None,
+            streams: None,
         };
         let (mut offered, now) = (Offered::default(), 10 * ASKED_NS);
         assert!(!offered.is_due(now, true), "there are none");

@@ -129,7 +129,7 @@ impl World {
     fn add_thirds(&mut self) {
         let (mut thirds, mut third) = (link(9), Other::default());
         let name = (Ip([1; 16]), 1);
-        let question = Question { local: name, remote: name, here: Here::default(), began: None }.encode();
+        let question = Question { local: name, remote: name, here: Here::default(), streams: None }.encode();
         for _ in 0..6 {
             self.swap_roles(&mut thirds, &mut third);
             self.exchange(&mut Bytes(&[]), &Way::default(), 1);
@@ -145,7 +145,7 @@ impl World {
                 (Some(number), Some((at, 0)), Some(place));
             let id = self.desk.connections.add(connection);
             self.desk.seats.get(at).into_iter().for_each(|seat| seat.slots[place.slot] = Some(id));
-            let _ = self.links[1].accept(number, id, WINDOW);
+            let _ = self.links[1].accept(number, id, WINDOW, &[]);
             let [a, b] = &self.maps[at].slot(place.slot).side;
             a.set_state(1, SlotState::Syn);
             b.set_state(1, SlotState::Open);
@@ -223,7 +223,7 @@ impl World {
             let mut asked = Connection::new(peer, false, u64::MAX);
             asked.number = Some(number);
             let id = self.desk.connections.add(asked);
-            match self.links[peer].accept(number, id, WINDOW) {
+            match self.links[peer].accept(number, id, WINDOW, &[]) {
                 Ok(()) => {
                     self.tickets += 1;
                     self.desk.promised(id, 1, self.tickets);
@@ -239,7 +239,7 @@ impl World {
         if kind == 0 {
             let name = (Ip([bytes.u8(); 16]), 1);
             let question =
-                Question { local: name, remote: name, here: Here::default(), began: None }.encode();
+                Question { local: name, remote: name, here: Here::default(), streams: None }.encode();
             let len = if bytes.u8() > 240 { bytes.below(question.len()) } else { question.len() };
             let end = self.other.numbers.len() as u64;
             if let Ok(number) = self.others.open(0, end, WINDOW, &question[..len]) {
@@ -250,7 +250,7 @@ impl World {
         if kind == 1 {
             let Some(number) = self.other.offered.pop() else { return };
             let end = self.other.numbers.len() as u64;
-            if self.others.accept(number, end, bytes.number() as u32).is_ok() {
+            if self.others.accept(number, end, bytes.number() as u32, &[]).is_ok() {
                 self.other.numbers.push((number, end));
             }
             return;
@@ -373,7 +373,7 @@ impl World {
             _ if self.desk.connections.count < CONNECTIONS => {
                 let id = self.desk.connections.add(Connection::new(0, true, u64::MAX));
                 let name = (Ip([1; 16]), 1);
-                let question = Question { local: name, remote: name, here: Here::default(), began: None };
+                let question = Question { local: name, remote: name, here: Here::default(), streams: None };
                 match self.links[0].open(0, id, WINDOW, &question.encode()) {
                     Ok(number) => {
                         self.desk.connections.get(id).into_iter().for_each(|it| it.number = Some(number));

@@ -215,9 +215,15 @@ impl Link {
         self.session.open(tenant, end, window.min(WINDOW_MAX), words)
     }
 
-    /// Takes a connection that was offered.
-    pub fn accept(&mut self, connection: Connection, end: u64, window: u32) -> Result<(), Error> {
-        self.session.accept(connection, end, window)
+    /// Takes a connection that was offered; the other engine is told `words`, and may send `window` bytes that are not consumed.
+    pub fn accept(
+        &mut self,
+        connection: Connection,
+        end: u64,
+        window: u32,
+        words: &[u8],
+    ) -> Result<(), Error> {
+        self.session.accept(connection, end, window, words)
     }
 
     pub fn refuse(&mut self, connection: Connection, code: u8) -> Result<(), Error> {

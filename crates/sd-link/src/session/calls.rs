@@ -31,10 +31,20 @@ impl Session {
         Ok(Connection(self.table.number(key)))
     }
 
-    pub(crate) fn accept(&mut self, connection: Connection, end: u64, window: u32) -> Result<(), Error> {
+    pub(crate) fn accept(
+        &mut self,
+        connection: Connection,
+        end: u64,
+        window: u32,
+        words: &[u8],
+    ) -> Result<(), Error> {
+        if words.len() > WORDS_MAX {
+            return Err(Error::TooMany);
+        }
         let key = self.find(connection, &[Stage::Offered])?;
         let conn = self.table.at(key);
         (conn.stage, conn.end, conn.window) = (Stage::Open, end, window.min(WINDOW_MAX));
+        conn.words = (!words.is_empty()).then(|| words.into());
         self.say(key, RecordKind::Opened);
         Ok(())
     }

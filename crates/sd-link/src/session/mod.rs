@@ -25,7 +25,7 @@ pub use turns::Limits;
 use turns::Turns;
 pub(crate) use write::Writer;
 
-/// Most bytes that engines can say to each other when a connection is opened.
+/// Most bytes that engines can say to each other when a connection is opened, and when it is accepted.
 pub const WORDS_MAX: usize = 256;
 /// The code of a refusal where the tenant is unknown.
 pub const NO_TENANT: u8 = 255;
@@ -35,8 +35,8 @@ pub const NO_TENANT: u8 = 255;
 pub enum News<'a> {
     /// The other engine has opened it: to be accepted or refused. `end` is 0.
     Offered { tenant: u32, words: &'a [u8] },
-    /// It was accepted there.
-    Opened,
+    /// It was accepted there, with these words.
+    Opened(&'a [u8]),
     /// It was refused there; it is gone.
     Refused(u8),
     /// All bytes before this position have come.

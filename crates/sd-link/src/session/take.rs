@@ -79,16 +79,17 @@ impl Session {
     }
 
     fn take_opened(&mut self, key: u32, body: &[u8], ends: &mut (impl Ends + ?Sized)) -> Done {
-        let window = body.try_into().map(u32::from_le_bytes).map_err(|_| Fault::Violation)?;
+        let Some((window, words)) = body.split_first_chunk() else { return Err(Fault::Violation) };
+        let window = u32::from_le_bytes(*window);
         let conn = self.table.at(key);
-        if window > WINDOW_MAX || conn.stage == Stage::Offered {
+        if window > WINDOW_MAX || words.len() > WORDS_MAX || conn.stage == Stage::Offered {
             return Err(Fault::Violation);
         }
         if conn.stage == Stage::Opening {
             (conn.stage, conn.peer_window, conn.words) = (Stage::Open, window, None);
             self.is_confirmed(key);
             self.turns.update(&mut self.table, key);
-            self.tell(key, News::Opened, ends);
+            self.tell(key, News::Opened(words), ends);
             self.finish_if_done(key, ends);
         }
         Ok(())

@@ -120,7 +120,8 @@ impl Session {
                 }
                 RecordKind::Opened => {
                     body[..4].copy_from_slice(&window.to_le_bytes());
-                    4
+                    body[4..4 + words.len()].copy_from_slice(words);
+                    4 + words.len()
                 }
                 _ => 0,
             };

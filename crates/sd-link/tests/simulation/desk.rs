@@ -19,6 +19,11 @@ pub(crate) fn byte(id: u64, is_opener: bool, position: u64) -> u8 {
     x as u8 ^ u8::from(is_opener)
 }
 
+/// What is said when it is accepted; nothing for one of five.
+pub(crate) fn answer(id: u64) -> Vec<u8> {
+    id.to_be_bytes().into_iter().skip(4).cycle().take(id as usize % 5 * 4).collect()
+}
+
 pub(crate) struct End {
     pub(crate) connection: Connection,
     pub(crate) is_opener: bool,
@@ -105,7 +110,10 @@ impl Ends for Desk {
         };
         match news {
             News::Offered { .. } => {}
-            News::Opened => end.is_open = true,
+            News::Opened(words) => {
+                assert_eq!(words, answer(id), "{id}: accepted with other words");
+                end.is_open = true;
+            }
             News::Arrived(to) => {
                 let new = &end.written[end.whole as usize..to as usize];
                 assert!(

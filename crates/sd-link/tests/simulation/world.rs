@@ -1,6 +1,6 @@
 //! Two engines and the network between them. Everything follows from a seed.
 
-use crate::desk::{Desk, byte, total};
+use crate::desk::{Desk, answer, byte, total};
 use sd_link::congestion::Congestion;
 use sd_link::seal::Checksum;
 use sd_link::{Cause, Config, Limits, Link, PathConfig, Taken};
@@ -205,7 +205,7 @@ impl World {
             for (connection, id) in std::mem::take(&mut desk.offered) {
                 if self.random.one_in(30) {
                     let _ = link.refuse(connection, 7);
-                } else if link.accept(connection, id, 4096).is_ok() {
+                } else if link.accept(connection, id, 4096, &answer(id)).is_ok() {
                     desk.add(id, connection, false, 4096);
                     desk.ends.get_mut(&id).unwrap().is_stalled = !is_late && self.random.one_in(20);
                 }

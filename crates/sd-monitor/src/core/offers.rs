@@ -101,7 +101,7 @@ impl Mark {
 
 impl Offer {
     /// Where the kernel begins to count: numbers of the byte sent, and of the byte received.
-    fn counted(&self) -> Option<(u32, u32)> {
+    pub(crate) fn counted(&self) -> Option<(u32, u32)> {
         let Numbers::Known { sent, received } = self.facts.numbers else { return None };
         let first = Wrapping(sent) + Wrapping(u32::from(self.connected));
         Some((first.0, received))
@@ -116,6 +116,14 @@ impl Offer {
     pub(crate) fn behind(&self, other: &Offer) -> u32 {
         let both = self.counted().zip(other.counted());
         both.map_or(0, |((_, received), (sent, _))| sent.wrapping_sub(received))
+    }
+
+    /// The numbers of the other end, which accepted, if this one is so far [behind](Offer::behind) it.
+    pub(crate) fn far_numbers(&self, behind: u32) -> Numbers {
+        self.counted().map_or(Numbers::Untold, |(sent, received)| Numbers::Known {
+            sent: received.wrapping_add(behind),
+            received: sent,
+        })
     }
 
     fn streams(&self) -> Option<Mark> {

@@ -98,9 +98,9 @@ impl Server {
             Request::Carries { near, far } => self.carries(client, near, far)?,
             Request::Engine => return self.engine(client).map(Some),
             Request::Sought { .. } => self.sought(client, asked)?,
-            Request::Found { client: offers, offer, serial, engine, port, tenant } => {
+            Request::Found { client: offers, offer, serial, behind, engine, port, tenant } => {
                 let by = By::new(engine, port, tenant);
-                self.found(client, (ClientId(offers), offer), serial, by)?;
+                self.found(client, (ClientId(offers), offer), (serial, behind), by)?;
             }
             Request::Peer { .. } | Request::Listed { .. } | Request::Network { .. } => {
                 self.peer(client, asked)?
@@ -153,10 +153,9 @@ impl Server {
 
     /// Nobody here offers the other end of this one, which has connected.
     pub(super) fn seek(&mut self, offer: &Offer) {
-        let Offer { client, serial, uid, connected, facts, restored, load } = *offer;
+        let Offer { client, serial, uid, connected, facts, load, .. } = *offer;
         let Some(engine) = self.engine.client.filter(|engine| *engine != client) else { return };
-        // Of one that was restored the other end's monitor would have to know from where its kernel counts.
-        if !connected || restored.is_some() || facts.remote.0.is_loopback() {
+        if !connected || facts.remote.0.is_loopback() {
             return;
         }
         // The other host's policy speaks for the other end.
@@ -167,6 +166,7 @@ impl Server {
         let (remote, remote_port) = facts.remote;
         let told = offer.began().is_some();
         let (sent, received) = offer.began().unwrap_or_default();
+        let (sent_from, received_from) = offer.counted().unwrap_or_default();
         let notice = Reply::Seek {
             client: client.0,
             offer: serial,
@@ -177,6 +177,8 @@ impl Server {
             told,
             sent,
             received,
+            sent_from,
+            received_from,
             messages: load.0,
             bytes: load.1,
             netns: facts.netns,
@@ -225,6 +227,8 @@ impl Server {
             told,
             sent,
             received,
+            sent_from,
+            received_from,
             engine,
             port,
             tenant,
@@ -233,9 +237,13 @@ impl Server {
             return Err(ErrorCode::Protocol);
         };
         let (local, remote) = ((local, local_port), (remote, remote_port));
-        let numbers =
-            if told { Numbers::Known { sent: sent.wrapping_sub(1), received } } else { Numbers::Untold };
+        let (began, counted) = ((sent, received), (sent_from, received_from));
+        let numbers = match told {
+            true => Numbers::Known { sent: sent_from.wrapping_sub(1), received: received_from },
+            false => Numbers::Untold,
+        };
         let offer = self.foreign_offer(client, serial, (local, remote), (true, numbers))?;
+        let offer = Offer { restored: (told && began != counted).then_some(began), ..offer };
         self.engine.carried.asked(serial, By::new(engine, port, tenant));
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
         let namespaces = &self.namespaces;
@@ -261,13 +269,13 @@ impl Server {
         &mut self,
         engine: ClientId,
         (client, offer): (ClientId, u64),
-        serial: u64,
+        (serial, behind): (u64, u32),
         by: By,
     ) -> Result<(), ErrorCode> {
         let a = self.core.offers.take(client, offer).ok_or(ErrorCode::Protocol)?;
         let names = (a.facts.remote, a.facts.local);
-        // The numbers are not looked at any more, and both ends count alike.
-        let b = self.foreign_offer(engine, serial, names, (false, Numbers::Untold))?;
+        // The numbers are not compared any more.
+        let b = self.foreign_offer(engine, serial, names, (false, a.far_numbers(behind)))?;
         self.engine.carried.asked(serial, by);
         let done = self.promote(&a, &b).is_some();
         tracing::debug!(a = a.client.0, done, "another host has the other end");

@@ -192,6 +192,9 @@ fn restored_ends_are_one_and_count_apart() {
     assert_eq!(restored.began(), other.began());
     // What it sends first from now on the other end has as the 71st; the 51st that comes it counts as its first.
     assert_eq!((one.behind(&restored), restored.behind(&one)), (70, 50u32.wrapping_neg()));
+    // Between hosts the one's monitor is told so much only.
+    let far = Offer { facts: Facts { numbers: one.far_numbers(70), ..other.facts }, ..other };
+    assert_eq!(one.behind(&far), 70);
     let wrong = Offer { restored: Some((sent, received.wrapping_add(1))), ..anew };
     assert_eq!(evidence(&one, &wrong), Evidence::No);
 }

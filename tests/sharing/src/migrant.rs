@@ -23,6 +23,8 @@ const TCP_TIMESTAMP: c_int = 24;
 const TCP_REPAIR_WINDOW: c_int = 29;
 const RECV_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
+// asm-generic/socket.h
+const SO_BUF_LOCK: c_int = 72;
 // linux/sockios.h
 const SIOCINQ: c_int = 0x541b;
 const SIOCOUTQ: c_int = 0x5411;
@@ -32,6 +34,8 @@ const OPT_WINDOW: u32 = 3;
 const OPT_SACK: u32 = 4;
 const OPT_TIMESTAMPS: u32 = 8;
 
+/// Bytes of a socket's buffers.
+const BUFFER: c_int = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `ADDRESS`, or `ADDRESS:PORT SEED`.
@@ -273,6 +277,11 @@ fn restore(saved: &Saved, instance: RawFd) -> io::Result<()> {
     let fd = fresh()?;
     set(fd, IPPROTO_TCP, TCP_REPAIR, &1i32)?;
     set(fd, SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    // As much as the kernel's own tuning may have given the socket before; it tunes this one too.
+    for buffer in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
+        set(fd, SOL_SOCKET, buffer, &BUFFER)?;
+    }
+    set(fd, SOL_SOCKET, SO_BUF_LOCK, &0i32)?;
     for (queue, behind, len) in [
         (RECV_QUEUE, saved.received, saved.receive_queue.len()),
         (SEND_QUEUE, saved.sent, saved.send_queue.len()),

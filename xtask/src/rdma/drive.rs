@@ -4,6 +4,7 @@
 //! does hits all of them alike. A figure is a line for the lab; medians are made there.
 
 mod failures;
+mod moves;
 mod programs;
 
 use super::agent::{Agent, Server, start, start_engine};
@@ -128,6 +129,9 @@ pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super:
             driver.engine_killed()?;
         }
         driver.by_ipv6()?;
+        if options.within_one {
+            moves::between_hosts(driver.below)?;
+        }
         if !options.one {
             driver.machine_killed()?;
         }

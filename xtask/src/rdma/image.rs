@@ -17,7 +17,7 @@ use std::process::Command;
 const PACKAGE: &str = "linux-image-amd64";
 const INIT: &str = include_str!("init.sh");
 /// The way to the machine's files; the cable; soft RoCE, its checksum; networks of one guest.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 11] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -28,6 +28,7 @@ const MODULES: [&str; 10] = [
     "rdma_ucm",
     "dummy",
     "veth",
+    "bridge",
 ];
 
 /// What qemu is given.

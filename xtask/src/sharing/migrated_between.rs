@@ -34,12 +34,13 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
         return Ok("skipped: only root makes network namespaces".to_owned());
     }
     let hosts = host::two_with_engines_told(Faults::default(), 1, &["--promote=all"])?;
-    let said = with(&hosts)?;
+    let said = with(&hosts, "engine")?;
     hosts.into_iter().try_for_each(Host::finish)?;
     Ok(said)
 }
 
-fn with(hosts: &[Host; 2]) -> Result<String> {
+/// Between two hosts whose engines take connections by this road, as `sd ss` names it.
+pub(crate) fn with(hosts: &[Host; 2], road: &str) -> Result<String> {
     let [a, b] = hosts;
     let (networks, there) = (Networks::new(Joint::Bridge)?, Network::new()?);
     leads_to(b, a, CLIENT)?;
@@ -55,10 +56,11 @@ fn with(hosts: &[Host; 2]) -> Result<String> {
     let before = leads_to(a, b, SERVER)?;
     server.migrate(&networks, [&networks.server, &there], [a, b], CLIENTS)?;
     let all = CLIENTS as usize;
-    until("they go by the engines", || carried(&a.lab, &port) == all && carried(&b.lab, &port) == all)?;
+    let are_carried = |all| [a, b].iter().all(|host| carried(&host.lab, &port, road) == all);
+    until("they go by the engines", || are_carried(all))?;
     clients.push(client(&a.lab, &networks, &port, CLIENTS)?);
     let all = all + 1;
-    until("so does a new one", || carried(&a.lab, &port) == all && carried(&b.lab, &port) == all)?;
+    until("so does a new one", || are_carried(all))?;
     std::thread::sleep(A_WHILE);
 
     fs::write(a.hosts_file(), before)?;
@@ -89,10 +91,10 @@ fn leads_to(host: &Host, other: &Host, address: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Ends at this port that go by the engine.
-fn carried(lab: &Lab, port: &str) -> usize {
+/// Ends at this port that go by this road.
+fn carried(lab: &Lab, port: &str, road: &str) -> usize {
     let (Ok(seen), Ok(port)) = (lab.snapshot(), port.parse()) else { return 0 };
-    seen.of_port(port).iter().filter(|end| end.path == "engine").count()
+    seen.of_port(port).iter().filter(|end| end.path == road).count()
 }
 
 /// A server, and where it finds its monitor.

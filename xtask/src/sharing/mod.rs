@@ -47,7 +47,7 @@ mod hostile;
 mod liars;
 mod many;
 mod migrated;
-mod migrated_between;
+pub(crate) mod migrated_between;
 mod pool;
 pub(crate) mod promote;
 mod pumped;

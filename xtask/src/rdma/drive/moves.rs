@@ -1,0 +1,32 @@
+//! A server that moves from one host to the other, and back.
+
+use super::super::agent::start_engine;
+use super::super::inside::PATIENCE;
+use super::{PASSED, RDMA, say, until_rdma};
+use crate::sharing::migrated_between;
+use harness::host::Host;
+use harness::network::{Network, addresses, configure};
+use harness::{Result, until};
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+/// Two hosts more, in the one guest.
+const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 11), Ipv4Addr::new(10, 9, 0, 12)];
+
+/// From shared memory to RDMA, and to shared memory again, with its connections (A16).
+pub(super) fn between_hosts(below: &str) -> Result<()> {
+    HOSTS.iter().try_for_each(|address| configure(&addresses(*address, below)))?;
+    let host = |address| Host::bare(Network::at(Path::new("/proc/self/ns/net"))?, address);
+    let mut hosts = [host(HOSTS[0])?, host(HOSTS[1])?];
+    let keys = [hosts[0].make_key("engine.key")?, hosts[1].make_key("engine.key")?];
+    for (at, host) in hosts.iter_mut().enumerate() {
+        start_engine(host, (HOSTS[1 - at], &keys[1 - at]))?;
+    }
+    let is_up = || hosts[0].engine_seen().is_ok_and(|seen| seen["peers"][0]["state"] == "up");
+    until("the engines know each other", PATIENCE, is_up)?;
+    until_rdma(&hosts[0], true)?;
+    let said = migrated_between::with(&hosts, RDMA)?;
+    eprintln!("from shared memory to RDMA and back: {said}");
+    hosts.into_iter().try_for_each(Host::finish)?;
+    say(PASSED)
+}

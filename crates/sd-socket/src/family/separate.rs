@@ -253,6 +253,7 @@ fn forget() {
     crate::monitor::client::forget();
     crate::route::forget();
     crate::setup::promote::separated();
+    crate::process::netlink::separated();
     epoll::separated();
     crate::wait::sleep_set::forked();
     crate::socket::thread_waker::forked();

@@ -63,6 +63,10 @@ impl Kept {
     fn forked(&self) {
         // SAFETY: the child has one thread.
         unsafe { self.socket.force_unlock() };
+        self.close();
+    }
+
+    fn close(&self) {
         drop(self.socket.lock().take());
     }
 }
@@ -71,6 +75,12 @@ impl Kept {
 pub(crate) fn forked() {
     ROUTES.forked();
     SOCKETS.forked();
+}
+
+/// The process may be at another place when it asks next, as after a checkpoint.
+pub(crate) fn separated() {
+    ROUTES.close();
+    SOCKETS.close();
 }
 
 #[cfg(test)]

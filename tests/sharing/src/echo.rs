@@ -66,10 +66,20 @@ impl Server {
     /// Takes all that wait.
     pub(crate) fn accept(&mut self) -> io::Result<()> {
         while let Ok((stream, _)) = self.listener.accept() {
-            stream.set_nonblocking(true)?;
-            control(self.set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), libc::EPOLLIN);
-            self.conns.insert(stream.as_raw_fd(), (stream, Vec::new()));
+            self.serves(stream)?;
         }
+        Ok(())
+    }
+
+    /// Makes a connection, on which it serves.
+    pub(crate) fn dial(&mut self, address: &str) -> io::Result<()> {
+        self.serves(TcpStream::connect(address)?)
+    }
+
+    fn serves(&mut self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        control(self.set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), libc::EPOLLIN);
+        self.conns.insert(stream.as_raw_fd(), (stream, Vec::new()));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! A server that is moved to another network namespace with its connections, as CRIU moves one, and clients that check every byte meanwhile.
 //!
-//! The server saves its connections and its listener by TCP_REPAIR when it is told to (`save`), and makes them anew in another network namespace
+//! The server takes connections, and makes some where it is told to (`dial ADDRESS:PORT`), to a client that is called. It saves them and its listener by TCP_REPAIR when it is told to (`save`), and makes them anew in another network namespace
 //! (`restore PATH`), under the same numbers. It does that by system calls of its own, not by those of libc: so a library that is preloaded sees as
 //! little of it as a process does that CRIU restores. All else of the process stays, its memory and its epoll instance.
 
@@ -38,11 +38,16 @@ const OPT_TIMESTAMPS: u32 = 8;
 const BUFFER: c_int = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `ADDRESS`, or `ADDRESS:PORT SEED`.
+/// `ADDRESS`, `ADDRESS:PORT SEED`, or `called ADDRESS SEED`.
 pub(crate) fn run(words: &[&str]) -> io::Result<()> {
     match words {
         [address] => serve(address),
-        [address, seed] => talk(address, seed.parse().unwrap_or(0)),
+        [address, seed] => talk(TcpStream::connect(address)?, seed.parse().unwrap_or(0)),
+        ["called", address, seed] => {
+            let listener = TcpListener::bind((*address, 0))?;
+            println!("port {}", listener.local_addr()?.port());
+            talk(listener.accept()?.0, seed.parse().unwrap_or(0))
+        }
         _ => Err(ErrorKind::InvalidInput.into()),
     }
 }
@@ -56,11 +61,12 @@ fn serve(address: &str) -> io::Result<()> {
             if fd == 0 {
                 let mut line = String::new();
                 io::stdin().lock().read_line(&mut line)?;
-                if line.trim() != "save" {
-                    return Ok(());
+                match line.trim().split_once(' ') {
+                    Some(("dial", address)) => server.dial(address)?,
+                    None if line.trim() == "save" => migrate(&server)?,
+                    _ => return Ok(()),
                 }
-                migrate(&server)?;
-                // What the events were about is another socket.
+                // What the events were about may be another socket.
                 break;
             } else if fd == server.listener.as_raw_fd() {
                 server.accept()?;
@@ -78,20 +84,20 @@ fn serve(address: &str) -> io::Result<()> {
 fn migrate(server: &Server) -> io::Result<()> {
     let saved = server.conns.iter().map(|(fd, (_, owed))| save(*fd, !owed.is_empty()));
     let saved = saved.collect::<io::Result<Vec<_>>>()?;
+    let listens_at = name(server.listener.as_raw_fd(), libc::SYS_getsockname)?;
     raw_close(server.listener.as_raw_fd())?;
     println!("saved {}", saved.len());
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     enter(line.trim().strip_prefix("restore ").ok_or(ErrorKind::InvalidInput)?)?;
     saved.iter().try_for_each(|one| restore(one, server.set))?;
-    listen_anew(&server.listener, saved.first(), server.set)?;
+    listen_anew(&server.listener, &listens_at, server.set)?;
     println!("restored {}", saved.len());
     Ok(())
 }
 
 /// Talks with such a server until its standard input ends, and checks every byte.
-fn talk(address: &str, seed: u64) -> io::Result<()> {
-    let mut stream = TcpStream::connect(address)?;
+fn talk(mut stream: TcpStream, seed: u64) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -312,9 +318,8 @@ fn restore(saved: &Saved, instance: RawFd) -> io::Result<()> {
     put(fd, saved.fd, instance, if saved.owes { libc::EPOLLOUT } else { libc::EPOLLIN })
 }
 
-/// The same address, as its first connection has it.
-fn listen_anew(listener: &TcpListener, saved: Option<&Saved>, instance: RawFd) -> io::Result<()> {
-    let Some(Saved { local, .. }) = saved else { return Ok(()) };
+/// By the name that it had.
+fn listen_anew(listener: &TcpListener, local: &[u8], instance: RawFd) -> io::Result<()> {
     let fd = fresh()?;
     set(fd, SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
     // SAFETY: a name as the kernel has given it.

@@ -9,7 +9,7 @@
 //! ```
 //! The server reaches its monitor by a path that leads to the one of its host, as in a container. See `migrated` for how it is moved.
 
-use super::across::{Joint, Networks, SERVER};
+use super::across::{Joint, Networks, SERVER, started};
 use super::migrated::{A_WHILE, CLIENTS, PATIENCE, client, has_nothing, promoted, say, sd, until};
 use super::program;
 use harness::cable::Faults;
@@ -50,26 +50,29 @@ pub(crate) fn with(hosts: &[Host; 2], road: &str) -> Result<String> {
     for seed in 0..CLIENTS {
         clients.push(client(&a.lab, &networks, &port, seed)?);
     }
-    until("they are on shared memory", || promoted(&a.lab, &port) == CLIENTS as usize * 2)?;
+    let (called, its_port) = called(a, &networks, &mut server)?;
+    let share = |all| promoted(&a.lab, &port) == all * 2 && promoted(&a.lab, &its_port) == 2;
+    let mut all = CLIENTS as usize;
+    until("they are on shared memory", || share(all))?;
     std::thread::sleep(A_WHILE);
 
     let before = leads_to(a, b, SERVER)?;
-    server.migrate(&networks, [&networks.server, &there], [a, b], CLIENTS)?;
-    let all = CLIENTS as usize;
-    let are_carried = |all| [a, b].iter().all(|host| carried(&host.lab, &port, road) == all);
+    server.migrate(&networks, [&networks.server, &there], [a, b], all + 1)?;
+    let is_carried = |port: &str, all| [a, b].iter().all(|host| carried(&host.lab, port, road) == all);
+    let are_carried = |all| is_carried(&port, all) && is_carried(&its_port, 1);
     until("they go by the engines", || are_carried(all))?;
     clients.push(client(&a.lab, &networks, &port, CLIENTS)?);
-    let all = all + 1;
+    all += 1;
     until("so does a new one", || are_carried(all))?;
     std::thread::sleep(A_WHILE);
 
     fs::write(a.hosts_file(), before)?;
     a.reload()?;
-    server.migrate(&networks, [&there, &networks.server], [b, a], CLIENTS + 1)?;
-    until("they are on shared memory again", || promoted(&a.lab, &port) == all * 2)?;
+    server.migrate(&networks, [&there, &networks.server], [b, a], all + 1)?;
+    until("they are on shared memory again", || share(all))?;
     std::thread::sleep(A_WHILE);
     let mut said = String::new();
-    for (mut client, input) in clients {
+    for (mut client, input) in clients.into_iter().chain([called]) {
         drop(input);
         client.wait_for_text("right: ", PATIENCE)?;
         let text = client.stdout_so_far();
@@ -77,7 +80,7 @@ pub(crate) fn with(hosts: &[Host; 2], road: &str) -> Result<String> {
         client.kill();
     }
     server.process.kill();
-    Ok(format!("{all} connections; the last one {said}"))
+    Ok(format!("{all} connections and one of its own, {said}"))
 }
 
 /// The host is told that this address is at the other one; what its file was before.
@@ -125,7 +128,7 @@ impl Container {
         networks: &Networks,
         [from, to]: [&Network; 2],
         [here, there]: [&Host; 2],
-        connections: u64,
+        connections: usize,
     ) -> Result<()> {
         let pid = self.process.pid().to_string();
         sd(&here.lab, &["detach", &pid])?;
@@ -143,6 +146,17 @@ impl Container {
         std::thread::sleep(A_WHILE);
         sd(&there.lab, &["attach", &pid])
     }
+}
+
+/// A client that the server connects to, and its port.
+fn called(host: &Host, networks: &Networks, server: &mut Container) -> Result<((Proc, ChildStdin), String)> {
+    let args = ["migrant", "called", CLIENT, "7"];
+    let (mut client, port) =
+        super::served(started(&host.lab, Side::Sd, &networks.client, &args, Stdio::piped())?)?;
+    say(&mut server.input, &format!("dial {CLIENT}:{port}"))?;
+    client.wait_for_text("connected", PATIENCE)?;
+    let input = client.stdin()?;
+    Ok(((client, input), port))
 }
 
 /// The path leads to this host's monitor.

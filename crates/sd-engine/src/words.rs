@@ -8,8 +8,6 @@ use sd_proto::{Ip, Reply};
 const QUESTION: u8 = 1;
 /// The first byte of an offer of RDMA: the rest is the end's.
 const RDMA: u8 = 2;
-/// Bytes of a question: of a connection that was restored, and of others.
-const QUESTION_LEN: [usize; 2] = [54, 46];
 /// What a question says of its streams: nothing, their first numbers, or besides where its kernel counts from.
 const UNTOLD: u8 = 0;
 const TOLD: u8 = 1;
@@ -61,20 +59,19 @@ impl Question {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Streams { began, counted } = self.streams.unwrap_or_default();
-        let is_restored = began != counted;
-        let [restored, usual] = QUESTION_LEN;
-        let mut out = vec![0; if is_restored { restored } else { usual }];
-        let mut to = Writer(&mut out);
-        to.put(&[QUESTION]);
+        let (told, numbers) = match (self.streams, began == counted) {
+            (None, _) => (UNTOLD, &[began][..]),
+            (Some(_), true) => (TOLD, &[began][..]),
+            (Some(_), false) => (RESTORED, &[began, counted][..]),
+        };
+        let mut out = vec![QUESTION];
         for (ip, port) in [self.local, self.remote] {
-            to.put(&ip.0);
-            to.put(&port.to_le_bytes());
+            out.extend(ip.0);
+            out.extend(port.to_le_bytes());
         }
-        to.put(&[if is_restored { RESTORED } else { self.streams.is_some().into() }]);
-        let numbers = [began.0, began.1, counted.0, counted.1];
-        for number in &numbers[..if is_restored { 4 } else { 2 }] {
-            to.put(&number.to_le_bytes());
-        }
+        out.push(told);
+        let numbers = numbers.iter().flat_map(|(sent, received)| [sent, received]);
+        out.extend(numbers.flat_map(|number| number.to_le_bytes()));
         out
     }
 

@@ -91,8 +91,7 @@ pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super:
     let key = host.make_key("engine.key")?;
     let other = agent.meet(end.address, &key)?;
     start_engine(&mut host, (server, &other))?;
-    let is_up = || host.engine_seen().is_ok_and(|seen| seen["peers"][0]["state"] == "up");
-    until("the engines know each other", PATIENCE, is_up)?;
+    host.wait_for_other_engine(&server.to_string())?;
     until_rdma(&host, true)?;
     // In two guests both ends have the one GID of their own device at the same place.
     let own = gid_index(end.address)?;

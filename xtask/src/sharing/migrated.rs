@@ -13,13 +13,13 @@ use super::promote;
 use harness::lab::{Lab, Side};
 use harness::network::{Network, configure};
 use harness::process::Proc;
-use harness::{Result, fail, product};
+use harness::{Result, fail, product, until};
 use nix::sys::resource::{Resource, setrlimit};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(40);
 pub(super) const CLIENTS: u64 = 3;
@@ -40,41 +40,61 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     for seed in 0..CLIENTS {
         clients.push(client(lab, &networks, &port, seed)?);
     }
-    until("they are promoted", || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2)?;
+    until("they are promoted", PATIENCE, || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2)?;
     std::thread::sleep(A_WHILE);
     let pid = server.pid().to_string();
     sd(lab, &["detach", &pid])?;
     has_nothing(lab, server.pid())?;
     std::thread::sleep(A_WHILE);
 
-    // Until the sockets are there again nothing reaches the address: it would be answered with a reset.
-    networks.in_between("link set s0 down\n")?;
-    say(&mut input, "save")?;
-    server.wait_for_text("saved ", PATIENCE)?;
-    if !server.stdout_so_far().contains("saved 3") {
-        let clients: Vec<String> = clients
-            .iter_mut()
-            .map(|(client, _)| format!("{:?} {}", client.status(), client.last_words()))
-            .collect();
-        fail!("a connection was lost: {}; {clients:?}", server.last_words());
-    }
-    let place = there.path();
-    networks.server.inside(|| configure(&format!("link set eth0 netns {}\n", place.display())))?;
-    there.inside(|| configure(&format!("address add {SERVER}/24 dev eth0\nlink set eth0 up\n")))?;
-    say(&mut input, &format!("restore {}", place.display()))?;
-    server.wait_for_text("restored 3", PATIENCE)?;
-    networks.in_between("link set s0 up\n")?;
+    let moved =
+        carry_over((&mut server, &mut input), &networks, [&networks.server, &there], CLIENTS as usize);
+    moved.map_err(|error| {
+        let end =
+            |(client, _): &mut (Proc, ChildStdin)| format!("{:?} {}", client.status(), client.last_words());
+        format!("{error}; {:?}", clients.iter_mut().map(end).collect::<Vec<_>>())
+    })?;
     std::thread::sleep(A_WHILE);
     if promoted(lab, &port) != 0 {
         fail!("a process that is detached has been moved to shared memory");
     }
 
     sd(lab, &["attach", &pid])?;
-    until("they are promoted again", || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2)?;
+    until("they are promoted again", PATIENCE, || {
+        lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2
+    })?;
     // The listener is taken up as well.
     clients.push(client(lab, &networks, &port, CLIENTS)?);
-    until("so is a new one", || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2 + 2)?;
+    until("so is a new one", PATIENCE, || {
+        lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2 + 2
+    })?;
     std::thread::sleep(A_WHILE);
+    let said = all_right(clients)?;
+    server.kill();
+    Ok(format!("{CLIENTS} connections and one more; the last one {said}"))
+}
+
+/// A server that is detached saves so many connections, its device goes to another namespace with its address, and it makes them anew there. Until
+/// then nothing reaches the address: it would be answered with a reset.
+pub(super) fn carry_over(
+    (server, input): (&mut Proc, &mut ChildStdin),
+    networks: &Networks,
+    [from, to]: [&Network; 2],
+    connections: usize,
+) -> Result<()> {
+    networks.in_between("link set s0 down\n")?;
+    say(input, "save")?;
+    server.wait_for_text(&format!("saved {connections}"), PATIENCE)?;
+    let place = to.path();
+    from.inside(|| configure(&format!("link set eth0 netns {}\n", place.display())))?;
+    to.inside(|| configure(&format!("address add {SERVER}/24 dev eth0\nlink set eth0 up\n")))?;
+    say(input, &format!("restore {}", place.display()))?;
+    server.wait_for_text(&format!("restored {connections}"), PATIENCE)?;
+    networks.in_between("link set s0 up\n")
+}
+
+/// They are told to end, and each echo was right; what the last one says.
+pub(super) fn all_right(clients: Vec<(Proc, ChildStdin)>) -> Result<String> {
     let mut said = String::new();
     for (mut client, input) in clients {
         drop(input);
@@ -83,8 +103,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
         said = text.lines().last().unwrap_or_default().to_owned();
         client.kill();
     }
-    server.kill();
-    Ok(format!("{CLIENTS} connections and one more; the last one {said}"))
+    Ok(said)
 }
 
 /// A server that cannot be detached, as its connection has none of the kernel's to go back to, serves on while it is asked to, on a small stack, and
@@ -96,7 +115,7 @@ pub(super) fn refused(lab: &mut Lab) -> Result<String> {
     unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_STACK, STACK, STACK)?)) };
     let (mut server, port) = super::served(Proc::start(&mut command, "echo", lab.path())?)?;
     let client = super::start(lab, Side::Sd, &["chat", &port, "90", "100"])?;
-    until("it is connected", || {
+    until("it is connected", PATIENCE, || {
         lab.is_oracle()
             || lab.snapshot().is_ok_and(|seen| !seen.of_port(port.parse().unwrap_or(0)).is_empty())
     })?;
@@ -170,17 +189,6 @@ pub(super) fn has_nothing(lab: &Lab, pid: u32) -> Result<()> {
     // One of the library's own, which nobody else has, wakes the threads of the process.
     if !left.is_empty() || eventfds > 1 {
         fail!("a detached process has these still, and {eventfds} eventfds: {left:?}");
-    }
-    Ok(())
-}
-
-pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !is_so() {
-        if began.elapsed() > PATIENCE {
-            fail!("in vain: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }

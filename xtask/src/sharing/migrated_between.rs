@@ -10,14 +10,16 @@
 //! The server reaches its monitor by a path that leads to the one of its host, as in a container. See `migrated` for how it is moved.
 
 use super::across::{Joint, Networks, SERVER, started};
-use super::migrated::{A_WHILE, CLIENTS, PATIENCE, client, has_nothing, promoted, say, sd, until};
+use super::migrated::{
+    A_WHILE, CLIENTS, PATIENCE, all_right, carry_over, client, has_nothing, promoted, say, sd,
+};
 use super::program;
 use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::{Lab, Side};
-use harness::network::{Network, configure};
+use harness::network::Network;
 use harness::process::Proc;
-use harness::{Result, fail};
+use harness::{Result, fail, until};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -53,32 +55,26 @@ pub(crate) fn with(hosts: &[Host; 2], road: &str) -> Result<String> {
     let (called, its_port) = called(a, &networks, &mut server)?;
     let share = |all| promoted(&a.lab, &port) == all * 2 && promoted(&a.lab, &its_port) == 2;
     let mut all = CLIENTS as usize;
-    until("they are on shared memory", || share(all))?;
+    until("they are on shared memory", PATIENCE, || share(all))?;
     std::thread::sleep(A_WHILE);
 
     let before = leads_to(a, b, SERVER)?;
     server.migrate(&networks, [&networks.server, &there], [a, b], all + 1)?;
     let is_carried = |port: &str, all| [a, b].iter().all(|host| carried(&host.lab, port, road) == all);
     let are_carried = |all| is_carried(&port, all) && is_carried(&its_port, 1);
-    until("they go by the engines", || are_carried(all))?;
+    until("they go by the engines", PATIENCE, || are_carried(all))?;
     clients.push(client(&a.lab, &networks, &port, CLIENTS)?);
     all += 1;
-    until("so does a new one", || are_carried(all))?;
+    until("so does a new one", PATIENCE, || are_carried(all))?;
     std::thread::sleep(A_WHILE);
 
     fs::write(a.hosts_file(), before)?;
     a.reload()?;
     server.migrate(&networks, [&there, &networks.server], [b, a], all + 1)?;
-    until("they are on shared memory again", || share(all))?;
+    until("they are on shared memory again", PATIENCE, || share(all))?;
     std::thread::sleep(A_WHILE);
-    let mut said = String::new();
-    for (mut client, input) in clients.into_iter().chain([called]) {
-        drop(input);
-        client.wait_for_text("right: ", PATIENCE)?;
-        let text = client.stdout_so_far();
-        said = text.lines().last().unwrap_or_default().to_owned();
-        client.kill();
-    }
+    clients.push(called);
+    let said = all_right(clients)?;
     server.process.kill();
     Ok(format!("{all} connections and one of its own, {said}"))
 }
@@ -126,23 +122,15 @@ impl Container {
     fn migrate(
         &mut self,
         networks: &Networks,
-        [from, to]: [&Network; 2],
+        places: [&Network; 2],
         [here, there]: [&Host; 2],
         connections: usize,
     ) -> Result<()> {
         let pid = self.process.pid().to_string();
         sd(&here.lab, &["detach", &pid])?;
         has_nothing(&here.lab, self.process.pid())?;
-        networks.in_between("link set s0 down\n")?;
-        say(&mut self.input, "save")?;
-        self.process.wait_for_text(&format!("saved {connections}"), PATIENCE)?;
-        let place = to.path();
-        from.inside(|| configure(&format!("link set eth0 netns {}\n", place.display())))?;
-        to.inside(|| configure(&format!("address add {SERVER}/24 dev eth0\nlink set eth0 up\n")))?;
+        carry_over((&mut self.process, &mut self.input), networks, places, connections)?;
         leads(&self.monitor, there)?;
-        say(&mut self.input, &format!("restore {}", place.display()))?;
-        self.process.wait_for_text(&format!("restored {connections}"), PATIENCE)?;
-        networks.in_between("link set s0 up\n")?;
         std::thread::sleep(A_WHILE);
         sd(&there.lab, &["attach", &pid])
     }

@@ -1,12 +1,11 @@
 //! A server that moves from one host to the other, and back.
 
 use super::super::agent::start_engine;
-use super::super::inside::PATIENCE;
 use super::{PASSED, RDMA, say, until_rdma};
 use crate::sharing::migrated_between;
+use harness::Result;
 use harness::host::Host;
 use harness::network::{Network, addresses, configure};
-use harness::{Result, until};
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -22,8 +21,7 @@ pub(super) fn between_hosts(below: &str) -> Result<()> {
     for (at, host) in hosts.iter_mut().enumerate() {
         start_engine(host, (HOSTS[1 - at], &keys[1 - at]))?;
     }
-    let is_up = || hosts[0].engine_seen().is_ok_and(|seen| seen["peers"][0]["state"] == "up");
-    until("the engines know each other", PATIENCE, is_up)?;
+    hosts[0].wait_for_other_engine(&HOSTS[1].to_string())?;
     until_rdma(&hosts[0], true)?;
     let said = migrated_between::with(&hosts, RDMA)?;
     eprintln!("from shared memory to RDMA and back: {said}");

@@ -12,15 +12,15 @@ use crate::twin::memory::Used;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Corrupt, Piece, RxCursor, stamp};
 use sd_shm::channel::{
-    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_FIN, FLAG_RESET, FLAG_TAKES_BACK, FLAG_URGENT,
-    FLAG_WANTS_STAMPS, GEOMETRY, Side, SlotSide,
+    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_FIN, FLAG_GIVES_BACK, FLAG_RESET, FLAG_TAKES_BACK,
+    FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, Side, SlotSide,
 };
 use sd_shm::rings::Rings;
 use sd_sys::time::{Interval, ticks};
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
-const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_TAKES_BACK;
+const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_TAKES_BACK | FLAG_GIVES_BACK;
 /// Pieces that are copied before somebody else has a turn.
 const TURN: usize = 256;
 /// More jumps than that in a row no sender makes.

@@ -22,9 +22,9 @@ use crate::PAGE;
 use crate::events::{self, EventSet};
 use crate::promotion::PROMOTION;
 pub use crate::slot::{
-    ColdWords, FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_FIN, FLAG_MPTCP, FLAG_READS_NO_MORE, FLAG_RESET,
-    FLAG_TAKES_BACK, FLAG_URGENT, FLAG_WANTS_STAMPS, Names, RINGS_NOT, Slot, SlotSide, SlotState,
-    THREAD_WAKERS, ThreadWaker,
+    ColdWords, FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_FIN, FLAG_GIVES_BACK, FLAG_LENT, FLAG_MPTCP,
+    FLAG_READS_NO_MORE, FLAG_RESET, FLAG_TAKES_BACK, FLAG_URGENT, FLAG_WANTS_STAMPS, LENT, Names, RINGS_NOT,
+    Slot, SlotSide, SlotState, THREAD_WAKERS, ThreadWaker,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::numbered;

@@ -29,7 +29,7 @@ mod slot;
 pub mod time_wait;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.
-pub const VERSION: u32 = 34 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 35 + cfg!(sd_next_version) as u32;
 
 /// The unit of all layouts here: no processor has smaller pages. Where pages are larger some of this memory is not given back,
 /// see `sd_sys::mem::punch`.

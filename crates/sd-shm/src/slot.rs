@@ -54,6 +54,12 @@ pub const FLAG_COLD: u32 = 128;
 pub const FLAG_TAKES_BACK: u32 = 1 << 24;
 /// A: its socket is an MPTCP one. Said before the request.
 pub const FLAG_MPTCP: u32 = 1 << 25;
+/// An engine: a device has the memory of the large ring into which the other side sends. The other side: it is giving that back.
+pub const FLAG_LENT: u32 = 1 << 26;
+pub const FLAG_GIVES_BACK: u32 = 1 << 27;
+/// The same, as both say it to each other.
+pub const LENT: sd_ring::sync::lent::Flags =
+    sd_ring::sync::lent::Flags { lent: FLAG_LENT, gives: FLAG_GIVES_BACK };
 
 /// One side's words of a slot, in a mapped channel. Only that side writes them, except `wait`, where the other clears bits.
 /// Both sides' are one cache line: who looks at one looks at the other, and neither writes while data just flows.

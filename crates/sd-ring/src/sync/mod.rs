@@ -19,6 +19,7 @@
 //! | [`uses`] | a record gets another number, or its number leads elsewhere | a call on a number is counted in the record's word |
 //! | [`copies`] | all numbers of a socket are turned to lead elsewhere | another thread makes one more of them |
 //! | [`gone`] | a thread hears that the other side is gone, marks what is bound | another one binds a slot, looks |
+//! | [`lent`] | a side lends a ring's memory to a device | the other one gives memory back to the system |
 //!
 //! Each has a loom model of its name in `tests/points`, which runs this code; `cargo xtask tidy` asks for it, and that each end
 //! in the program names the others. The ring's own points are [`crate::doorbell`] and [`crate::token`].
@@ -29,6 +30,7 @@ pub mod copies;
 pub mod errand;
 pub mod events;
 pub mod gone;
+pub mod lent;
 pub mod loose_sleepers;
 pub mod reclaim;
 pub mod roads;

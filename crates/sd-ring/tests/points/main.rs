@@ -13,6 +13,7 @@ mod errand;
 mod events;
 mod gone;
 mod leaving;
+mod lent;
 mod loose_sleepers;
 mod reclaim;
 mod roads;

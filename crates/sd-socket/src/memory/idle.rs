@@ -16,7 +16,7 @@ use crate::socket::life;
 use crate::socket::parked::{self, glance};
 use crate::socket::token::Half;
 use core::sync::atomic::Ordering;
-use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
+use sd_shm::channel::{GEOMETRY, LENT, SMALL_PER_PAGE};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::lock::Lock;
 
@@ -144,12 +144,17 @@ fn consumed(endpoint: &Endpoint) -> u64 {
     endpoint.peer_words().consumed.load(Ordering::Acquire)
 }
 
-/// Whether there is something for the receiver to read: a jump.
+/// Whether there is something for the receiver to read: a jump. What the peer, an engine, has lent to a device stays
+/// (SYNC POINT: lent, with `try_say` in crates/sd-ring/src/sync/lent.rs).
 fn leave_large(endpoint: &'static Endpoint) -> bool {
     let mut half = endpoint.tx_token();
     let mem = endpoint.tx_mem();
     let tx = half.cursor();
     if tx.credit(consumed(endpoint)).is_err() || !tx.memory_is_free() {
+        return false;
+    }
+    let (own, theirs) = (&endpoint.own_words().flags, &endpoint.peer_words().flags);
+    if !LENT.begin_giving(own, theirs) {
         return false;
     }
     // A jump stays until the receiver has read it, and nothing else.
@@ -161,6 +166,7 @@ fn leave_large(endpoint: &'static Endpoint) -> bool {
             unsafe { sd_sys::mem::punch(mem.at(1, from), (to - from) as usize) };
         }
     }
+    LENT.end_giving(own);
     if jump_at.is_none() && !tx.is_large() {
         tx.note_large_given_back();
     }

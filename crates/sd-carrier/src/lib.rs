@@ -20,7 +20,7 @@
 //! # Guarantees
 //! * A packet that is handed over is one that the other engine committed, if nobody else can write to the road: whole, none in part.
 //!   Who can write to it can make any; [`Datagram`] takes what comes from its peer's address only. Telling them apart is the seal's.
-//! * No call blocks, allocates (dropping a [`Verbs`] waits up to 20 ms for its last word), or does more than one buffer's worth of work. No threads.
+//! * No call blocks (dropping a [`Verbs`] waits up to 20 ms for its last word), allocates (what is placed takes its room the first times), or does more than one buffer's worth of work. No threads.
 //! * Receiving never waits for sending: two ends that are full in both directions go on as soon as either reads.
 //! * Writability is asked for only while something waits to be sent, so that an idle carrier costs nothing.
 //! * Whatever comes, the worst is [`State::Ended`], and it says why. Lengths that the peer wrote are checked against our buffers.
@@ -42,9 +42,9 @@ mod verbs;
 use std::os::fd::{AsFd, BorrowedFd};
 
 pub use datagram::{Datagram, DatagramConfig, DatagramCounters};
-pub use sd_verbs::Error as VerbsError;
+pub use sd_verbs::{Error as VerbsError, Lending, Lent, Window};
 pub use trunk::{Trunk, TrunkConfig, TrunkCounters};
-pub use verbs::{Verbs, VerbsConfig, VerbsCounters, VerbsEnd};
+pub use verbs::{Grant, Placing, Verbs, VerbsConfig, VerbsCounters, VerbsEnd};
 
 /// A packet is at least as long as this can be made, by any carrier, as long as it is open.
 pub const PACKET_MIN: usize = 512;

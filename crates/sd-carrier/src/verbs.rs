@@ -11,6 +11,8 @@
 //! besides. No more batches are under way than it has slots, so nothing lands where something is still read, and a slot here is free when it
 //! was read there: completions of writes are asked for only to empty the device's queue.
 //!
+//! Besides, bytes go straight from one ring to another, between memory that both engines have lent the device for that ([`placing`]).
+//!
 //! Waiting: the descriptor is the completion channel's, and the queue tells it once when it is armed. [`Carrier::woken`] takes what was told and arms
 //! it again, and nothing else asks the kernel: who looks without sleeping pays for looks only, and is told once when he sleeps. It is never
 //! writable: who is blocked waits for what the other engine says. A second descriptor, [`Verbs::events`], tells that the device or its port
@@ -20,13 +22,14 @@
 
 mod device;
 mod end;
+mod placing;
 
 use crate::{Carrier, End, Flushed, Kind, Mark, PACKET_MAX, PACKET_MIN, Received, State, Wants};
 use device::{errno, errno_of};
 pub use end::VerbsEnd;
-use sd_verbs::{
-    Completion, Context, Domain, Done, Error, Landing, Outcome, Pair, PairConfig, Queue, Source, Window,
-};
+use placing::Placed;
+pub use placing::{Grant, Placing};
+use sd_verbs::{Completion, Domain, Done, Error, Landing, Outcome, Pair, PairConfig, Queue, Source, Window};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -35,10 +38,9 @@ use std::time::{Duration, Instant};
 const LEN: usize = 2;
 /// The last of a carrier: nothing follows.
 const LAST: u32 = 1 << 16;
-/// Names of requests: of places, and of writes.
-const PLACE: u64 = 0;
-const WRITE: u64 = 1;
-const PARTING: u64 = 2;
+/// Names of requests: of places for the other engine's writes, and of a carrier's last. Others say how much was placed before.
+const PLACE: u64 = u64::MAX;
+const PARTING: u64 = u64::MAX - 1;
 /// How long a carrier that is dropped waits until the other engine's device has all.
 const PARTING_MAX: Duration = Duration::from_millis(20);
 
@@ -83,10 +85,13 @@ pub struct Verbs {
     queue: Queue,
     source: Source,
     landing: Landing,
-    context: Context,
+    domain: Domain,
+    placed: Placed,
     port: u8,
     gid_index: u32,
     other: Window,
+    /// Of the other engine's end.
+    other_number: u32,
     packet_max: usize,
     slots: usize,
     slot_bytes: usize,
@@ -118,17 +123,18 @@ impl Verbs {
         let slot_bytes = config.slot_bytes.max(2 * (LEN + packet_max));
         let slots = config.slots.clamp(2, 1024);
         // Batches, and as many empty writes; twice, as those that were done are noticed late.
-        let requests = 4 * slots as u32;
+        let places = 4 * slots as u32;
+        let requests = places + placing::MOST as u32;
         let queue = Queue::new(domain.context(), 2 * requests)?;
         let pair_config = PairConfig {
             port: config.port,
             gid_index: config.gid_index,
             writes: requests,
-            places: requests,
+            places,
             inline_bytes: config.inline_bytes,
         };
         let mut pair = Pair::new(domain, &queue, pair_config, first)?;
-        for _ in 0..requests {
+        for _ in 0..places {
             pair.expect(PLACE)?;
         }
         Ok(Verbs {
@@ -136,10 +142,12 @@ impl Verbs {
             queue,
             source: Source::new(domain, (slots + 1) * slot_bytes)?,
             landing: Landing::new(domain, slots * slot_bytes)?,
-            context: domain.context().clone(),
+            domain: domain.clone(),
+            placed: Placed::default(),
             port: config.port,
             gid_index: config.gid_index,
             other: Window { addr: 0, len: 0, key: 0 },
+            other_number: 0,
             packet_max,
             slots,
             slot_bytes,
@@ -168,7 +176,7 @@ impl Verbs {
         if len != own {
             return Err(Error::OutOfBounds { offset: 0, len: own as usize, region_len: len as usize });
         }
-        self.other = other.window;
+        (self.other, self.other_number) = (other.window, other.address.number);
         self.pair.connect(&other.address)?;
         self.queue.arm()
     }
@@ -220,7 +228,10 @@ impl Verbs {
     fn note(&mut self, completion: &Completion) {
         let (immediate, len) = match completion.outcome {
             Outcome::Done(Done::Landed { immediate, len }) => (immediate, len as usize),
-            Outcome::Done(_) => return,
+            Outcome::Done(_) => {
+                self.placed.done(completion.id);
+                return;
+            }
             Outcome::Failed(failure) => return self.fail(End::Broken(errno(failure))),
         };
         // Of what was sent it can have read no more than all.
@@ -245,9 +256,9 @@ impl Verbs {
     fn write(&mut self, len: usize, flags: u32) -> Result<(), Error> {
         let (from, slot) = (self.batch_at(), self.sent % self.slots as u64);
         let to = slot * self.slot_bytes as u64;
-        let is_told = flags != 0 || self.untold_writes >= self.slots;
+        let is_told = flags != 0 || self.untold_writes >= self.slots || self.placed.wants_word();
         let immediate = u32::from(self.read as u16) | flags;
-        let id = if flags == 0 { WRITE } else { PARTING };
+        let id = if flags == 0 { self.placed.posted() } else { PARTING };
         self.pair.write_with_immediate(
             id,
             (&self.source, from, len),
@@ -255,6 +266,9 @@ impl Verbs {
             immediate,
             is_told,
         )?;
+        if is_told {
+            self.placed.will_be_told();
+        }
         self.untold_writes = if is_told { 0 } else { self.untold_writes + 1 };
         self.told = self.read;
         if len > 0 {

@@ -236,6 +236,7 @@ pub(crate) struct PortAttributes {
     pub(crate) capabilities_2: u16,
 }
 
+pub(crate) const WR_RDMA_WRITE: u32 = 0;
 pub(crate) const WR_RDMA_WRITE_WITH_IMM: u32 = 1;
 pub(crate) const SEND_SIGNALED: u32 = 1 << 1;
 pub(crate) const SEND_INLINE: u32 = 1 << 3;

@@ -40,7 +40,7 @@ pub use abi::LAYOUTS;
 pub use device::{Context, Device, Domain, Mtu, Port};
 pub use error::{Absent, Error};
 pub use event::Event;
-pub use memory::{Landing, Source, Window};
+pub use memory::{Landing, Lending, Lent, Source, Window};
 pub use pair::{Address, Pair, PairConfig};
 pub use queue::{Completion, Done, Failure, Outcome, Queue};
 

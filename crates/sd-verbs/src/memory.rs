@@ -3,6 +3,7 @@
 //! ```text
 //!  Source   device ── reads ──>  ours to write, as any memory: nobody else writes it
 //!  Landing  peers ── write ──>   theirs at any time: copied out, never referred to
+//!  Lent     either               the caller's mapping, which others have too: a ring that programs write or read
 //! ```
 //! Registered pages are pinned and count against RLIMIT_MEMLOCK.
 
@@ -13,15 +14,17 @@ use sd_ring::copy::copy_shared;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-/// Anonymous pages with the device's right to them.
+/// Pages with the device's right to them.
 struct Registered {
     domain: Domain,
     start: NonNull<u8>,
     len: usize,
     mr: NonNull<abi::Mr>,
+    /// Unmapped with it.
+    is_own: bool,
 }
 
-// SAFETY: the mapping is this value's alone, and registrations may be used and undone by any thread.
+// SAFETY: the mapping is this value's alone, or stays as long as it does, and registrations may be used and undone by any thread.
 unsafe impl Send for Registered {}
 // SAFETY: through a reference nothing is read or written but by the methods of `Source` and `Landing`, which say why they may.
 unsafe impl Sync for Registered {}
@@ -43,17 +46,32 @@ impl Registered {
             unsafe { libc::munmap(start, len) };
             return Err(error);
         }
+        let Some(mapping) = NonNull::new(start.cast()) else { return Err(Error::last("mmap")) };
+        // SAFETY: the mapping is this value's, or nobody's where it is not made.
+        unsafe { Registered::at(domain, mapping, len, access, true) }.inspect_err(|_| {
+            // SAFETY: nothing has a right to it.
+            unsafe { libc::munmap(start, len) };
+        })
+    }
+
+    /// # Safety
+    /// So many bytes are mapped there for as long as this lives.
+    unsafe fn at(
+        domain: &Domain,
+        start: NonNull<u8>,
+        len: usize,
+        access: c_int,
+        is_own: bool,
+    ) -> Result<Registered, Error> {
         // SAFETY: domain and mapping live until the registration is undone, in `drop`.
-        let mr = unsafe { (domain.context().library().reg_mr)(domain.raw(), start, len, access) };
-        match (NonNull::new(start.cast()), NonNull::new(mr)) {
-            (Some(start), Some(mr)) => Ok(Registered { domain: domain.clone(), start, len, mr }),
-            _ => {
-                let error = Error::last("ibv_reg_mr");
-                // SAFETY: nothing has a right to it.
-                unsafe { libc::munmap(start, len) };
-                Err(error)
-            }
-        }
+        let mr =
+            unsafe { (domain.context().library().reg_mr)(domain.raw(), start.as_ptr().cast(), len, access) };
+        let mr = NonNull::new(mr).ok_or_else(|| Error::last("ibv_reg_mr"))?;
+        Ok(Registered { domain: domain.clone(), start, len, mr, is_own })
+    }
+
+    fn window(&self) -> Window {
+        Window { addr: self.start.addr().get() as u64, len: self.len as u64, key: self.keys().1 }
     }
 
     fn keys(&self) -> (u32, u32) {
@@ -80,7 +98,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: it is undone once; from its success on the device reaches the memory no more, whatever requests are left.
         let errno = unsafe { (self.domain.context().library().dereg_mr)(self.mr.as_ptr()) };
-        if errno == 0 {
+        if errno == 0 && self.is_own {
             // SAFETY: neither the device nor a reference has it any more. Else it stays: the device may still write there.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         }
@@ -137,8 +155,7 @@ impl Landing {
     }
 
     pub fn window(&self) -> Window {
-        let key = self.memory.keys().1;
-        Window { addr: self.memory.start.addr().get() as u64, len: self.memory.len as u64, key }
+        self.memory.window()
     }
 
     pub fn len(&self) -> usize {
@@ -156,5 +173,43 @@ impl Landing {
         // references. The device writes as another process would: no reference of ours says that it does not.
         unsafe { copy_shared(to.as_mut_ptr(), self.memory.start.as_ptr().add(offset), to.len()) };
         Ok(())
+    }
+}
+
+/// Memory of a mapping that others have too, as long as the device may reach it: nothing here reads or writes it.
+pub struct Lent {
+    memory: Registered,
+}
+
+/// What the device may do with [`Lent`] memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lending {
+    /// Send from it. No peer has a right to it.
+    ToSend,
+    /// Let the peer write into it.
+    ToBeWritten,
+}
+
+impl Lent {
+    /// Pages that are taken out of their file meanwhile are the device's still, and no longer the file's.
+    ///
+    /// # Safety
+    /// So many bytes are mapped there, shared, for as long as this lives; nobody has a reference to them.
+    pub unsafe fn new(domain: &Domain, start: NonNull<u8>, len: usize, to: Lending) -> Result<Lent, Error> {
+        let access = match to {
+            Lending::ToSend => 0,
+            Lending::ToBeWritten => abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE,
+        };
+        // SAFETY: as the caller says.
+        unsafe { Registered::at(domain, start, len, access, false) }.map(|memory| Lent { memory })
+    }
+
+    /// By which the peer writes, where it may.
+    pub fn window(&self) -> Window {
+        self.memory.window()
+    }
+
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Result<abi::Piece, Error> {
+        self.memory.piece(offset, len)
     }
 }

@@ -9,7 +9,7 @@
 use crate::abi::{self, told};
 use crate::device::{Domain, Mtu};
 use crate::error::Error;
-use crate::memory::{Source, Window};
+use crate::memory::{Lent, Source, Window};
 use crate::queue::Queue;
 use std::ptr::NonNull;
 
@@ -184,22 +184,47 @@ impl Pair {
         immediate: u32,
         is_told: bool,
     ) -> Result<(), Error> {
-        let ((source, offset, len), (window, at)) = (from, to);
-        let mut piece = source.piece(offset, len)?;
-        let is_inside = at.checked_add(len as u64).is_some_and(|end| end <= window.len);
-        let Some(remote_addr) = window.addr.checked_add(at).filter(|_| is_inside) else {
-            let region_len = usize::try_from(window.len).unwrap_or(usize::MAX);
-            return Err(Error::OutOfBounds { offset: at as usize, len, region_len });
-        };
+        let (source, offset, len) = from;
+        let piece = source.piece(offset, len)?;
         let is_inline = len <= self.inline_bytes;
         let flags =
             if is_told { abi::SEND_SIGNALED } else { 0 } | if is_inline { abi::SEND_INLINE } else { 0 };
+        self.write(id, piece, to, abi::WR_RDMA_WRITE_WITH_IMM, flags, immediate)
+    }
+
+    /// Writes bytes of `from` to a place in the peer's window, and tells nobody: the peer knows by the next write with an immediate, and so does the
+    /// caller by its completion.
+    pub fn write_silently(
+        &mut self,
+        id: u64,
+        from: (&Lent, usize, usize),
+        to: (&Window, u64),
+    ) -> Result<(), Error> {
+        let (lent, offset, len) = from;
+        self.write(id, lent.piece(offset, len)?, to, abi::WR_RDMA_WRITE, 0, 0)
+    }
+
+    fn write(
+        &mut self,
+        id: u64,
+        mut piece: abi::Piece,
+        to: (&Window, u64),
+        opcode: u32,
+        flags: u32,
+        immediate: u32,
+    ) -> Result<(), Error> {
+        let ((window, at), len) = (to, piece.length);
+        let is_inside = at.checked_add(len.into()).is_some_and(|end| end <= window.len);
+        let Some(remote_addr) = window.addr.checked_add(at).filter(|_| is_inside) else {
+            let region_len = usize::try_from(window.len).unwrap_or(usize::MAX);
+            return Err(Error::OutOfBounds { offset: at as usize, len: len as usize, region_len });
+        };
         let mut request = abi::SendRequest {
             id,
             next: std::ptr::null_mut(),
             pieces: &raw mut piece,
             pieces_len: i32::from(len > 0),
-            opcode: abi::WR_RDMA_WRITE_WITH_IMM,
+            opcode,
             flags,
             immediate: immediate.to_be(),
             remote_addr,

@@ -4,10 +4,11 @@
 //! IPv4 address (`::ffff:ADDRESS`) they are the ends' names, as if they were of two hosts.
 
 use sd_verbs::{
-    Completion, Context, Device, Done, Error, Failure, Landing, Outcome, Pair, PairConfig, Queue, Source,
-    Window,
+    Completion, Context, Device, Domain, Done, Error, Failure, Landing, Lending, Lent, Outcome, Pair,
+    PairConfig, Queue, Source, Window,
 };
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 const PORT: u8 = 1;
@@ -15,6 +16,7 @@ const SLOT: usize = 4096;
 const SLOTS: usize = 16;
 
 struct End {
+    domain: Domain,
     source: Source,
     landing: Landing,
     pair: Pair,
@@ -33,7 +35,7 @@ fn end(which: usize, inline_bytes: u32) -> End {
     let pair = Pair::new(&domain, &queue, config, 0x1234_5678 + which as u32).unwrap();
     let source = Source::new(&domain, SLOT * SLOTS).unwrap();
     let landing = Landing::new(&domain, SLOT * SLOTS).unwrap();
-    End { source, landing, pair, context }
+    End { domain, source, landing, pair, context }
 }
 
 fn ends(inline_bytes: u32) -> [End; 2] {
@@ -169,6 +171,66 @@ fn a_peer_that_is_gone() {
     here.pair.write_with_immediate(1, (&here.source, 0, 8), (&window, 0), 0, true).unwrap();
     assert_eq!(next(&here).outcome, Outcome::Failed(Failure::NoAnswer));
     assert_eq!(here.pair.is_ended(), Ok(true));
+}
+
+/// Bytes go from one mapping to another without a word; a batch behind them finds them there. When the memory is taken back nothing is written any more.
+#[test]
+#[ignore = "wants an RDMA device: cargo xtask rdma"]
+fn what_is_lent_is_written() {
+    let [mut here, mut there] = ends(0);
+    let (from, to) = (Shared::new(), Shared::new());
+    // SAFETY: mapped until the end of this test.
+    let (source, window) = unsafe {
+        (
+            Lent::new(&here.domain, from.start, Shared::LEN, Lending::ToSend).unwrap(),
+            Lent::new(&there.domain, to.start, Shared::LEN, Lending::ToBeWritten).unwrap(),
+        )
+    };
+    from.set(5_000, 9);
+    let own = there.landing.window();
+    for (round, place) in [8_192, 100_000].into_iter().enumerate() {
+        there.pair.expect(0).unwrap();
+        here.pair.write_silently(1, (&source, 4_096, 2_000), (&window.window(), place as u64)).unwrap();
+        here.pair.write_with_immediate(2, (&here.source, 0, 8), (&own, 0), round as u32, true).unwrap();
+        assert!(matches!(next(&there).outcome, Outcome::Done(Done::Landed { .. })));
+        assert_eq!([to.get(place + 5_000 - 4_096), to.get(place + 1)], [9, 0]);
+        assert_eq!((next(&here).id, here.pair.is_ended()), (2, Ok(false)));
+    }
+    let beyond = here.pair.write_silently(1, (&source, 0, 8), (&window.window(), Shared::LEN as u64 - 7));
+    assert!(matches!(beyond, Err(Error::OutOfBounds { .. })), "{beyond:?}");
+    let granted = window.window();
+    drop(window);
+    here.pair.write_silently(1, (&source, 4_096, 2_000), (&granted, 0)).unwrap();
+    assert_eq!(next(&here).outcome, Outcome::Failed(Failure::RemoteAccess));
+    assert_eq!(to.get(5_000 - 4_096), 0);
+}
+
+/// Memory that others could have mapped, too.
+struct Shared {
+    start: NonNull<u8>,
+}
+
+impl Shared {
+    const LEN: usize = 1 << 20;
+
+    fn new() -> Shared {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which stays.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), Shared::LEN, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Shared { start: NonNull::new(start.cast()).unwrap() }
+    }
+
+    fn set(&self, at: usize, byte: u8) {
+        // SAFETY: within the mapping, and the device only reads it.
+        unsafe { self.start.as_ptr().add(at).write_volatile(byte) }
+    }
+
+    fn get(&self, at: usize) -> u8 {
+        // SAFETY: within the mapping; the device has written it, or not.
+        unsafe { self.start.as_ptr().add(at).read_volatile() }
+    }
 }
 
 /// A key that the peer has not given: nothing is written, the writer's pair has failed, and what follows is flushed.

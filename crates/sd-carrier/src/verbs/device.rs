@@ -26,12 +26,12 @@ impl Verbs {
 
     /// To be waited for besides [`crate::Carrier::fd`], with [`crate::Carrier::woken`] as well.
     pub fn events(&self) -> BorrowedFd<'_> {
-        self.context.events()
+        self.domain.context().events()
     }
 
     /// Takes what the device tells unasked.
     pub(super) fn hear_device(&mut self) {
-        while let Some(event) = self.context.take_event() {
+        while let Some(event) = self.domain.context().take_event() {
             match event {
                 Event::Device => self.fail(End::Broken(libc::ENODEV)),
                 Event::PortDown(port) if port == self.port => self.fail(End::Broken(libc::ENETDOWN)),
@@ -44,7 +44,7 @@ impl Verbs {
 
     /// Where this end is called otherwise now, the other one writes to nobody.
     fn check_name(&mut self) {
-        let name = self.context.gid(self.port, self.gid_index);
+        let name = self.domain.context().gid(self.port, self.gid_index);
         if name.ok() != Some(self.pair.address().gid) {
             self.fail(End::Broken(libc::EADDRNOTAVAIL));
         }

@@ -50,7 +50,9 @@ pub mod wire;
 
 pub use link::{Cause, Config, Counters, Link, Taken};
 pub use path::{AckPolicy, Health, PathConfig, Recovery};
-pub use session::{CONNECTIONS_MAX, Connection, Ends, Error, Limits, NO_TENANT, NOBODY, News, WORDS_MAX};
+pub use session::{
+    CONNECTIONS_MAX, Connection, Ends, Error, Limits, NO_TENANT, NOBODY, News, WORDS_MAX, Way,
+};
 
 /// Time: nanoseconds since any moment, as the caller counts them.
 pub type Nanos = u64;

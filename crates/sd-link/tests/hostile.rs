@@ -37,6 +37,9 @@ impl Ends for Desk {
     fn write(&mut self, _: u64, position: u64, bytes: &[u8]) {
         self.written.push((position, position + bytes.len() as u64));
     }
+    fn placed(&mut self, _: u64, position: u64, len: usize) {
+        self.written.push((position, position + len as u64));
+    }
     fn told(&mut self, connection: Connection, _: u64, news: News<'_>) {
         if let News::Offered { .. } = news {
             self.offered.push(connection);
@@ -48,7 +51,11 @@ const WINDOW: u32 = 1000;
 
 /// A link that is up, and the tag of packets to it.
 fn up() -> (Link, Desk, u64) {
-    let paths = [PathConfig::datagrams()];
+    up_by(PathConfig { places: true, ..PathConfig::datagrams() })
+}
+
+fn up_by(path: PathConfig) -> (Link, Desk, u64) {
+    let paths = [path];
     let mut links = [1, 2]
         .map(|epoch| Link::new(Config { connections_max: 64, ..Config::new(epoch, epoch) }, &paths, Open));
     let mut desks = [Desk::default(), Desk::default()];
@@ -98,13 +105,16 @@ fn packet(tag: u64, number: u64, body: &[u8]) -> Vec<u8> {
 
 prop_compose! {
     fn record()(
-        kind in 0u8..13, extra in any::<u8>(), connection in prop_oneof![Just(0u32), 0u32..4, any::<u32>()],
+        kind in 0u8..14, extra in any::<u8>(), connection in prop_oneof![Just(0u32), 0u32..4, any::<u32>()],
         position in prop_oneof![0u32..3000, any::<u32>()], body in prop::collection::vec(any::<u8>(), 0..40),
         keeps in any::<bool>(),
     ) -> Vec<u8> {
         let mut bytes = vec![0; RECORD];
-        let has_body = matches!(kind, 1 | 3 | 4 | 6) == keeps;
-        let body = if has_body { body } else { Vec::new() };
+        let has_body = matches!(kind, 1 | 3 | 4 | 6 | 13) == keeps;
+        let mut body = if has_body { body } else { Vec::new() };
+        if kind == RecordKind::Placed as u8 {
+            body.truncate(2);
+        }
         put(&mut bytes, RecordKind::Data, extra, body.len() as u16, connection, position);
         bytes[0] = kind;
         bytes.extend_from_slice(&body);

@@ -84,7 +84,7 @@ pub enum Taken {
 pub struct Counters {
     pub packets_sent: u64,
     pub packets_taken: u64,
-    /// Of those packets, with headers and seals.
+    /// Of those packets, with headers and seals; and what carriers have placed.
     pub bytes_sent: u64,
     pub bytes_taken: u64,
     pub malformed: u64,
@@ -96,6 +96,8 @@ pub struct Counters {
     pub shortage: u64,
     /// Records of bytes and others that were lost and said again.
     pub lost_records: u64,
+    /// Bytes that carriers have placed: sent, and taken.
+    pub placed: [u64; 2],
     /// Records about connections that were gone.
     pub stale: u64,
 }
@@ -153,7 +155,10 @@ impl Link {
     }
 
     pub fn counters(&self) -> Counters {
-        Counters { stale: self.session.stale, ..self.counters }
+        let Session { stale, placed, .. } = self.session;
+        let own = self.counters;
+        let (bytes_sent, bytes_taken) = (own.bytes_sent + placed[0], own.bytes_taken + placed[1]);
+        Counters { stale, placed, bytes_sent, bytes_taken, ..own }
     }
 
     /// From a packet to its acknowledgement, smoothed: of the fastest path on which that is known.

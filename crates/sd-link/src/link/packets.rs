@@ -137,6 +137,11 @@ impl Link {
                 continue;
             }
             is_asking = true;
+            let may_be_placed =
+                self.paths.get(usize::from(header.path)).is_some_and(|path| path.config.places);
+            if record.kind == RecordKind::Placed && !may_be_placed {
+                return Err(Fault::Violation);
+            }
             self.session.take(&record, ends)?;
         }
         Ok(is_asking)
@@ -171,7 +176,8 @@ impl Link {
         }
         let before = packet.at;
         if road.may_send() && (road.carries || road.must_ask) {
-            let is_more = road.carries && self.session.fill(now, &mut packet, &mut road.sent, ends);
+            let places = road.config.places;
+            let is_more = road.carries && self.session.fill(now, &mut packet, &mut road.sent, places, ends);
             road.is_idle = !is_more;
             if road.must_ask && packet.at == before {
                 packet.record(RecordKind::Ping, 0, 0, 0, 0, |_| {});

@@ -46,6 +46,8 @@ pub struct PathConfig {
     pub recovery: Option<Recovery>,
     pub acks: AckPolicy,
     pub rtt_initial: Nanos,
+    /// The carrier can place bytes at the peer, ahead of the packet that says so; of a carrier that keeps the order.
+    pub places: bool,
 }
 
 impl PathConfig {
@@ -59,6 +61,7 @@ impl PathConfig {
             recovery: Some(Recovery { gap_packets: 3, time_eighths: 9, patience: 1_000_000, questions: 10 }),
             acks: AckPolicy { every: 8, delay: 50_000 },
             rtt_initial: 10_000_000,
+            places: false,
         }
     }
 

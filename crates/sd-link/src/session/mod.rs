@@ -68,10 +68,26 @@ pub trait Ends {
     fn soon(&mut self, _end: u64) {}
     /// Copies bytes that were announced and not consumed, from `position` on.
     fn read(&mut self, end: u64, position: u64, out: &mut [u8]);
+    /// Of `len` bytes that [`Ends::read`] could give: how many of the first are to be copied, or are placed at the peer by the carrier of the packet
+    /// that is being made, ahead of it. At least one. Asked where that carrier places ([`crate::PathConfig::places`]).
+    fn place(&mut self, _end: u64, _position: u64, len: usize) -> Way {
+        Way::Copied(len)
+    }
+    /// The peer has placed bytes at their position: the same as [`Ends::write`], but that they are there.
+    fn placed(&mut self, _end: u64, _position: u64, _len: usize) {}
     /// Puts bytes at their position. They have arrived when [`News::Arrived`] says so; what is before them may be missing.
     fn write(&mut self, end: u64, position: u64, bytes: &[u8]);
     /// Something happened to a connection, which the caller knows as `end`, or as [`NOBODY`].
     fn told(&mut self, connection: Connection, end: u64, news: News<'_>);
+}
+
+/// How bytes come to the other engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In a record.
+    Copied(usize),
+    /// The carrier places them; the record says that it has.
+    Placed(usize),
 }
 
 /// Why a call failed.
@@ -105,6 +121,8 @@ pub(crate) struct Session {
     connections: u32,
     /// Records about connections that are gone.
     pub(crate) stale: u64,
+    /// Bytes that were placed: sent, and taken.
+    pub(crate) placed: [u64; 2],
 }
 
 const TALKING: u8 = 1;
@@ -122,6 +140,7 @@ impl Session {
             again: VecDeque::new(),
             connections: 0,
             stale: 0,
+            placed: [0; 2],
         }
     }
 

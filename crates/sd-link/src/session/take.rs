@@ -27,6 +27,7 @@ impl Session {
             _ if is_gone => Ok(()),
             RecordKind::Opened => self.take_opened(key, record.body, ends),
             RecordKind::Data => self.take_data(key, record, ends),
+            RecordKind::Placed => self.take_placed(key, record, ends),
             RecordKind::Credit => self.take_credit(key, record.position, ends),
             RecordKind::Fin => self.take_fin(key, record.position, ends),
             RecordKind::Urgent => self.take_urgent(key, record, ends),
@@ -105,10 +106,38 @@ impl Session {
     }
 
     fn take_data(&mut self, key: u32, record: &Record<'_>, ends: &mut (impl Ends + ?Sized)) -> Done {
+        let body = record.body;
+        self.take_bytes(key, record.position, body.len(), ends, |ends, end, position, known| {
+            ends.write(end, position, body.get(known..).unwrap_or_default())
+        })
+    }
+
+    /// The same of bytes that the carrier has placed.
+    fn take_placed(&mut self, key: u32, record: &Record<'_>, ends: &mut (impl Ends + ?Sized)) -> Done {
+        let Ok(len) = record.body.try_into().map(u16::from_le_bytes) else { return Err(Fault::Violation) };
+        let len = usize::from(len);
+        if len == 0 {
+            return Err(Fault::Violation);
+        }
+        self.placed[1] += len as u64;
+        self.take_bytes(key, record.position, len, ends, |ends, end, position, known| {
+            ends.placed(end, position, len - known)
+        })
+    }
+
+    /// Bytes that have come: `put` gets the end, the position, and how many of them had come before.
+    fn take_bytes<E: Ends + ?Sized>(
+        &mut self,
+        key: u32,
+        position: u32,
+        len: usize,
+        ends: &mut E,
+        put: impl FnOnce(&mut E, u64, u64, usize),
+    ) -> Done {
         let conn = self.table.at(key);
-        let (whole, body) = (conn.whole, record.body);
-        let begin = expand(record.position, whole);
-        let end = begin.saturating_add(body.len() as u64);
+        let whole = conn.whole;
+        let begin = expand(position, whole);
+        let end = begin.saturating_add(len as u64);
         let limit = conn.consumed + u64::from(conn.window);
         if end > limit || conn.peer_fin.is_some_and(|fin| end > fin) {
             return Err(Fault::Violation);
@@ -121,11 +150,10 @@ impl Session {
             if !is_kept {
                 return Err(Fault::Shortage);
             }
-            ends.write(conn.end, begin, body);
+            put(ends, conn.end, begin, 0);
             return Ok(());
         }
-        let news = body.get((whole - begin) as usize..).unwrap_or_default();
-        ends.write(conn.end, whole, news);
+        put(ends, conn.end, whole, (whole - begin) as usize);
         conn.whole = end;
         if let Some(gaps) = &mut conn.gaps {
             conn.whole = gaps.absorb(end);

@@ -1,7 +1,7 @@
 //! Records into a packet, and what became of those that were sent.
 
 use super::table::Stage;
-use super::{Ends, Session, bit};
+use super::{Ends, Session, Way, bit};
 use crate::Nanos;
 use crate::path::{Item, Sent};
 use crate::wire::{RECORD, RecordKind, put};
@@ -39,7 +39,7 @@ impl Writer<'_> {
 
 /// A record of bytes is not begun with room for fewer, unless there are no more.
 const LEAST: usize = 128;
-/// More bytes are never in one record.
+/// More bytes are never in one record, nor placed with one.
 const MOST: usize = 32 << 10;
 
 /// What is said of a connection besides bytes, in this order.
@@ -56,17 +56,19 @@ const SAID: [RecordKind; 9] = [
 ];
 
 impl Session {
-    /// Fills a packet; what it holds is noted in `sent`. Says whether something is left that a next packet could hold.
+    /// Fills a packet; what it holds is noted in `sent`. Says whether something is left that a next packet could hold. The carrier `places` bytes
+    /// where it is asked to.
     pub(crate) fn fill(
         &mut self,
         now: Nanos,
         packet: &mut Writer<'_>,
         sent: &mut Sent,
+        places: bool,
         ends: &mut (impl Ends + ?Sized),
     ) -> bool {
         self.fill_said(packet, sent)
             || self.fill_again(packet, sent, ends)
-            || self.fill_new(now, packet, sent, ends)
+            || self.fill_new(now, packet, sent, places, ends)
     }
 
     fn fill_said(&mut self, packet: &mut Writer<'_>, sent: &mut Sent) -> bool {
@@ -185,22 +187,43 @@ impl Session {
         now: Nanos,
         packet: &mut Writer<'_>,
         sent: &mut Sent,
+        places: bool,
         ends: &mut (impl Ends + ?Sized),
     ) -> bool {
         while let Some(key) = self.turns.next(now) {
             let connection = self.table.number(key);
             let conn = self.table.at(key);
-            let sendable = conn.sendable().min(MOST as u64).min(u64::from(conn.turn.max(1024))) as usize;
+            let most = conn.sendable().min(MOST as u64) as usize;
+            let sendable = most.min(conn.turn.max(1024) as usize);
             let len = sendable.min(packet.room().saturating_sub(RECORD));
             if len < sendable.min(LEAST) || sent.item_room() == 0 {
                 return true;
             }
             let (end, position) = (conn.end, conn.taken);
+            // There is room for the record of it.
+            let may_place = places && len >= LEAST;
+            let way = if may_place { ends.place(end, position, most) } else { Way::Copied(len) };
+            let len = match way {
+                Way::Copied(together) => {
+                    let len = len.min(together);
+                    packet.record(RecordKind::Data, 0, connection, position, len, |place| {
+                        ends.read(end, position, place)
+                    });
+                    len
+                }
+                Way::Placed(len) => {
+                    let len = len.min(most);
+                    self.placed[0] += len as u64;
+                    let said = (len as u16).to_le_bytes();
+                    packet.record(RecordKind::Placed, 0, connection, position, said.len(), |place| {
+                        place.copy_from_slice(&said)
+                    });
+                    len
+                }
+            };
+            let conn = self.table.at(key);
             conn.taken += len as u64;
             conn.unsettled += 1;
-            packet.record(RecordKind::Data, 0, connection, position, len, |place| {
-                ends.read(end, position, place)
-            });
             sent.push(Item { connection, kind: RecordKind::Data, len: len as u16, position });
             self.turns.charge(&mut self.table, key, (len + RECORD) as u32);
         }
@@ -237,7 +260,7 @@ impl Session {
             RecordKind::Credit | RecordKind::Urgent | RecordKind::Stop | RecordKind::Said => is_living,
             RecordKind::Fin => is_living && !is_known,
             RecordKind::Reset | RecordKind::Refused => !is_known,
-            RecordKind::Ack | RecordKind::Ping => false,
+            RecordKind::Ack | RecordKind::Ping | RecordKind::Placed => false,
         };
         if is_wanted {
             self.say(key, item.kind);

@@ -39,6 +39,8 @@ pub enum RecordKind {
     Stop = 11,
     /// What the engines say to each other about the connection, and the last of its kind that counts. Body: that; position: how many before.
     Said = 12,
+    /// Bytes from this position on, which the carrier has put where they belong. Body: how many.
+    Placed = 13,
 }
 
 impl RecordKind {
@@ -57,15 +59,14 @@ impl RecordKind {
             10 => Urgent,
             11 => Stop,
             12 => Said,
+            13 => Placed,
             _ => return None,
         })
     }
 
     fn has_body(self) -> bool {
-        matches!(
-            self,
-            RecordKind::Ack | RecordKind::Open | RecordKind::Opened | RecordKind::Data | RecordKind::Said
-        )
+        use RecordKind::*;
+        matches!(self, Ack | Open | Opened | Data | Said | Placed)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The ends of connections of one engine: they know what each byte must be, and check every call of the link.
 
-use sd_link::{Connection, Ends, News};
+use sd_link::{Connection, Ends, News, Way};
 use std::collections::BTreeMap;
 
 /// Both directions of connection `id` have a length and bytes that follow from it.
@@ -44,6 +44,15 @@ pub(crate) struct End {
     pub(crate) is_stalled: bool,
 }
 
+impl End {
+    fn has_come(&mut self, id: u64, position: u64, len: u64) {
+        let limit = self.consumed + u64::from(self.window);
+        assert!(position >= self.whole, "{id}: the reader may be reading this");
+        assert!(position + len <= limit, "{id}: this overwrites what was not consumed");
+        self.written[position as usize..(position + len) as usize].fill(true);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) ends: BTreeMap<u64, End>,
@@ -51,6 +60,7 @@ pub(crate) struct Desk {
     pub(crate) lost: u64,
     pub(crate) closed: u64,
     pub(crate) bytes: u64,
+    pub(crate) placed: u64,
 }
 
 impl Desk {
@@ -86,16 +96,29 @@ impl Ends for Desk {
         }
     }
 
+    fn place(&mut self, id: u64, position: u64, len: usize) -> Way {
+        let end = &self.ends[&id];
+        assert!(position + len as u64 <= end.announced, "{id}: nobody has written this yet");
+        match (id + position) % 3 {
+            0 => Way::Copied(len),
+            1 => Way::Copied(len.div_ceil(2)),
+            _ => Way::Placed(len.div_ceil(2)),
+        }
+    }
+
+    fn placed(&mut self, id: u64, position: u64, len: usize) {
+        let end = self.ends.get_mut(&id).unwrap();
+        self.placed += len as u64;
+        end.has_come(id, position, len as u64);
+    }
+
     fn write(&mut self, id: u64, position: u64, bytes: &[u8]) {
         let end = self.ends.get_mut(&id).unwrap();
-        let limit = end.consumed + u64::from(end.window);
-        assert!(position >= end.whole, "{id}: the reader may be reading this");
-        assert!(position + bytes.len() as u64 <= limit, "{id}: this overwrites what was not consumed");
         for (at, value) in bytes.iter().enumerate() {
             let at = position + at as u64;
             assert_eq!(*value, byte(id, !end.is_opener, at), "{id}: byte {at}");
-            end.written[at as usize] = true;
         }
+        end.has_come(id, position, bytes.len() as u64);
     }
 
     fn told(&mut self, connection: Connection, id: u64, news: News<'_>) {

@@ -16,7 +16,7 @@ fn seeds() {
         Some(seed) => seed..seed + 1,
         None => 0..number("SD_LINK_SEEDS").unwrap_or(200),
     };
-    let mut sums = [0; 6];
+    let mut sums = [0; 7];
     for seed in seeds {
         let mut world = world::World::new(seed);
         if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run())) {
@@ -27,8 +27,10 @@ fn seeds() {
             *sum += count;
         }
     }
-    let [bytes, closed, lost_connections, lost_records, forged, again] = sums;
-    println!("{bytes} bytes, {closed} connections closed, {lost_connections} lost with their session");
+    let [bytes, closed, lost_connections, lost_records, forged, again, placed] = sums;
+    println!(
+        "{bytes} bytes, of these {placed} placed, {closed} connections closed, {lost_connections} lost with their session"
+    );
     println!("{lost_records} records lost, {forged} packets forged, {again} late or twice");
     assert!(one.is_some() || sums.iter().all(|sum| *sum > 100), "something never happened: {sums:?}");
 }

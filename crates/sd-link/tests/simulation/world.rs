@@ -72,9 +72,10 @@ impl World {
         };
         let datagrams =
             PathConfig { congestion, packets_max: 256, records_max: 2048, ..PathConfig::datagrams() };
+        let stream = PathConfig { places: random.below(2) == 0, ..PathConfig::stream() };
         let paths = match random.below(4) {
-            0 => vec![PathConfig::stream()],
-            1 => vec![datagrams, PathConfig::stream()],
+            0 => vec![stream],
+            1 => vec![datagrams, stream],
             _ => vec![datagrams],
         };
         let base = random.below(300_000) + 5_000;
@@ -155,11 +156,11 @@ impl World {
     }
 
     /// How much has happened at the engines that there are at the end.
-    pub(crate) fn counts(&self) -> [u64; 6] {
+    pub(crate) fn counts(&self) -> [u64; 7] {
         let of = |side: &Side| {
             let counters = side.link.counters();
-            let Desk { bytes, closed, lost, .. } = side.desk;
-            [bytes, closed, lost, counters.lost_records, counters.forged, counters.again]
+            let Desk { bytes, closed, lost, placed, .. } = side.desk;
+            [bytes, closed, lost, counters.lost_records, counters.forged, counters.again, placed]
         };
         let [a, b] = [0, 1].map(|at| of(&self.sides[at]));
         std::array::from_fn(|at| a[at] + b[at])

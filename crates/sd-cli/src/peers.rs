@@ -25,6 +25,8 @@ pub struct Peer {
     pub bytes_received: u64,
     pub packets_sent: u64,
     pub packets_received: u64,
+    pub placed_sent: u64,
+    pub placed_received: u64,
     pub said_again: u64,
     pub retransmitted: u64,
 }

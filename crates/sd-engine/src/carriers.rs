@@ -51,7 +51,8 @@ pub(crate) struct Carriers {
 /// The paths of a link.
 pub(crate) fn paths(congestion: Congestion) -> [PathConfig; 3] {
     let datagrams = PathConfig { congestion, ..PathConfig::datagrams() };
-    [PathConfig::stream(), datagrams, PathConfig::stream()]
+    let rdma = PathConfig { places: true, ..PathConfig::stream() };
+    [PathConfig::stream(), datagrams, rdma]
 }
 
 impl Carriers {
@@ -117,6 +118,16 @@ impl Carriers {
         self.rdma.heard();
     }
 
+    /// Whether rings may be lent to a device: nothing is encrypted between the engines.
+    pub(crate) fn may_place(&mut self, may: bool) {
+        self.rdma.places = may;
+    }
+
+    /// See [`Rdma::place`].
+    pub(crate) fn place(&mut self, at: usize, desk: &mut Desk) {
+        self.rdma.place(at, desk);
+    }
+
     /// Nobody is there any more.
     pub(crate) fn end_datagrams(&mut self) {
         self.datagrams = None;
@@ -161,7 +172,11 @@ impl Carriers {
     pub(crate) fn send(&mut self, now: u64, link: &mut Link, view: &mut View<'_>) -> Option<Trunk> {
         if let Some(rdma) = self.rdma.speaker() {
             // That it has ended it says when something is received.
-            rdma.send(&mut |room| link.transmit(now, RDMA, room, view));
+            rdma.send_placing(&mut |room, placing| {
+                let (desk, peer) = (&mut *view.desk, view.peer);
+                let mut view = View { placing: Some(placing), ..View::of(desk, peer) };
+                link.transmit(now, RDMA, room, &mut view)
+            });
         }
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.send(&mut |room| link.transmit(now, DATAGRAMS, room, view));
@@ -193,7 +208,11 @@ impl Carriers {
     /// Goes on with RDMA: by what packets go from now on, if that changes.
     pub(crate) fn tend(&mut self, of: (usize, u64), link: &mut Link, desk: &mut Desk) -> Option<Way> {
         let carried = self.rdma.carries();
-        match self.rdma.tend(of, RDMA, link, desk)? {
+        let turn = self.rdma.tend(of, RDMA, link, desk);
+        if turn == Some(Turn::Ends) {
+            desk.take_back_rings(of.0);
+        }
+        match turn? {
             Turn::Begins => {
                 self.choice = Choice::new(self.allowed);
                 [TRUNK, DATAGRAMS].into_iter().for_each(|path| link.carries(path, false));
@@ -287,8 +306,7 @@ mod tests {
         while !link.is_up() || link.health(TRUNK).packets_sent == 0 {
             now += 60_000_000;
             assert!(now < 60_000_000_000, "no session");
-            let (mut view, mut others) =
-                (View { desk: &mut desk, peer: 0 }, View { desk: &mut others, peer: 0 });
+            let (mut view, mut others) = (View::of(&mut desk, 0), View::of(&mut others, 0));
             let mut room = [0; 16 << 10];
             link.tick(now, &mut view);
             other.tick(now, &mut others);

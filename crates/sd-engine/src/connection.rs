@@ -5,6 +5,7 @@
 
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
+use crate::placing::Rented;
 use crate::policy::{Habit, Load};
 use crate::seat::{ALL_BITS, Seat, Slot};
 use crate::words::{Question, Words};
@@ -17,15 +18,23 @@ use sd_ring::Corrupt;
 use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{
-    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
+    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_GIVES_BACK, FLAG_LENT, FLAG_RESET, FLAG_URGENT,
+    FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
 use sd_shm::promotion::{
     Advice, FLAG_ATTACHED, FLAG_BROKEN, FLAG_HEARD, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED, FLAG_WANTS_KERNEL,
 };
+use sd_shm::rings::Rings;
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
-const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS | FLAG_RESUME | FLAG_BROKEN;
+const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE
+    | FLAG_COLD
+    | FLAG_WANTS_STAMPS
+    | FLAG_RESUME
+    | FLAG_BROKEN
+    | FLAG_LENT
+    | FLAG_GIVES_BACK;
 /// A sender can go on without knowing of so many bytes that were read: a quarter of the smallest ring. Of fewer it is told when nothing else happens.
 const TELL_AT: u64 = SMALL as u64 / 4;
 /// Of a ring in which so much may not have been read the sender may wait for room.
@@ -56,8 +65,9 @@ pub(crate) struct Connection {
     pub(crate) at: Option<Slot>,
     /// Without a slot it is given up then.
     pub(crate) until_ns: u64,
-    outgoing: Outgoing,
-    incoming: Incoming,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
+    pub(crate) rented: Rented,
     said: Option<Words>,
     /// Ring bytes that the local process has consumed, as far as the other engine was told.
     told: u64,
@@ -83,7 +93,7 @@ pub(crate) struct Connection {
     /// The last look was ended before it had seen all.
     is_cut: bool,
     /// The other end waits for a word that no process here rings for: that it is known that it is there, or where it has gone over.
-    owes_word: bool,
+    pub(crate) owes_word: bool,
     pub(crate) is_touched: bool,
     pub(crate) is_hot: bool,
     pub(crate) quiet: u32,
@@ -112,6 +122,7 @@ impl Connection {
             until_ns,
             outgoing: Outgoing::new(),
             incoming: Incoming::new(),
+            rented: Rented::default(),
             said: None,
             told: 0,
             heard: None,
@@ -159,11 +170,30 @@ impl Connection {
     }
 
     pub(crate) fn write(&mut self, seat: &Seat, position: u64, bytes: &[u8]) {
-        let Some(at) = self.at.filter(|_| !self.is_broken && !self.has_let_go) else { return };
+        self.put(seat, |incoming, rings, wants_time| incoming.put(rings, position, bytes, wants_time));
+    }
+
+    /// What has come goes to the local process' ring.
+    pub(crate) fn put(
+        &mut self,
+        seat: &Seat,
+        put: impl FnOnce(&mut Incoming, &Rings, bool) -> Result<(), Corrupt>,
+    ) {
+        let Some(at) = self.at.filter(|_| self.is_carried()) else { return };
         let wants_time = seat.end.theirs(at.slot).flags.load(Ordering::Relaxed) & FLAG_WANTS_STAMPS != 0;
-        let put = self.incoming.put(&seat.rings(at.slot, true), position, bytes, wants_time);
+        let put = put(&mut self.incoming, &seat.rings(at.slot, true), wants_time);
         self.is_broken |= put.is_err();
         self.bits |= RX_BITS;
+    }
+
+    /// Neither end has broken the rules, and the engine has not let go of it.
+    pub(crate) fn is_carried(&self) -> bool {
+        !self.is_broken && !self.has_let_go
+    }
+
+    /// The other end is through with it, or the engine.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.is_carried() || self.closed[1] || self.heard.is_some_and(|words| words.is_end())
     }
 
     /// Of what has come, what waits for bytes before it.
@@ -232,7 +262,7 @@ impl Connection {
         let before = self.flags;
         if let Some(words) = self.heard {
             self.tell_urgent(&words, at, seat);
-            if self.incoming.at >= words.at {
+            if self.incoming.at >= words.at && !self.waits_for_device() {
                 self.heard = None;
                 self.apply(&words, at, seat, control);
             }
@@ -264,6 +294,7 @@ impl Connection {
     fn apply(&mut self, words: &Words, at: Slot, seat: &mut Seat, control: &mut Control) {
         let (own, names) = (seat.end.own(at.slot), seat.end.map.names(at.slot));
         names.switched_at(seat.end.ours).store(words.switched_at, Ordering::Relaxed);
+        self.hear_grant(words);
         let flags = words.flags & !LOCAL_FLAGS & !(FLAG_URGENT & !self.flags);
         let (new, gone) = (flags & !self.flags, self.flags & !flags);
         self.flags = flags;
@@ -282,10 +313,12 @@ impl Connection {
             SlotState::Open if self.is_opener => _ = seat.answer(at, SlotState::Open, control),
             SlotState::Refused if self.is_opener && !self.closed[1] => {
                 self.closed[1] = true;
+                self.take_back_rings(seat);
                 seat.answer(at, SlotState::Refused, control);
             }
             SlotState::Closed if !self.closed[1] => {
                 self.closed[1] = true;
+                self.take_back_rings(seat);
                 // If it was not answered the local process' side is closed too by that, which a look will find. An end that has been there
                 // and has gone meanwhile has not refused: it may have sent something.
                 if !self.is_opener {
@@ -302,6 +335,12 @@ impl Connection {
     /// The other engine is not there any more, or one of the two ends has broken the rules. Where it is only the road that is gone, this is the
     /// last word: from here on the slot is the local process's, which goes on over the kernel (ADR 101).
     pub(crate) fn reset(&mut self, seat: &mut Seat, control: &mut Control) {
+        self.take_back_rings(seat);
+        self.let_go(seat, control);
+    }
+
+    /// The same, while the other engine may still write into the ring.
+    pub(crate) fn let_go(&mut self, seat: &mut Seat, control: &mut Control) {
         self.has_let_go = true;
         if let Some(at) = self.at {
             let how = if self.is_lost && seat.is_open(at) { FLAG_BROKEN } else { FLAG_RESET };
@@ -327,6 +366,9 @@ impl Connection {
     /// Looks at what the local process has written, and says it to the other engine. What it has read is said where that is much, or if `says_all`.
     pub(crate) fn look(&mut self, seat: &Seat, link: &mut Link, says_all: bool) -> Result<Look, Corrupt> {
         let (Some(at), Some(number)) = (self.at, self.number) else { return Ok(Look::Nothing) };
+        if self.has_let_go {
+            return Ok(Look::Nothing);
+        }
         let state = seat.state(at);
         if state == SlotState::Free || self.closed[0] {
             return Ok(self.finish(link));
@@ -365,6 +407,7 @@ impl Connection {
             urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
             switched_at: names.switched_at(side).load(Ordering::Relaxed),
             written: 0,
+            grant: self.grant(),
         };
         let is_same = |said: Words| Words { at: 0, ..said } == Words { at: 0, ..words };
         if !self.said.is_some_and(is_same) {
@@ -435,23 +478,9 @@ impl Connection {
         seat.end.announce(at.slot, control);
     }
 
-    /// One end has begun to go back to the kernel's connection: the other one has to follow, as nothing can be said any more at exact bytes
-    /// (ADR 101).
-    pub(crate) fn goes_back(&self, seat: &Seat) -> bool {
-        let Some(at) = self.at else { return false };
-        let [a, b] = &seat.end.map.slot(at.slot).side;
-        [RoadWord::LEAVING, RoadWord::LEFT, RoadWord::RESUME]
-            .into_iter()
-            .any(|word| a.road().has(word) || b.road().has(word))
-    }
-
     /// Without a slot: if the other end has closed it, so does this one.
     pub(crate) fn hear_the_end(&mut self, link: &mut Link) {
-        let is_end = |words: Words| {
-            let state = SlotState::of_word(words.state.into());
-            matches!(state, SlotState::Closed | SlotState::Refused)
-        };
-        if self.heard.is_some_and(is_end) {
+        if self.heard.is_some_and(|words| words.is_end()) {
             self.closed[1] = true;
             self.end(0, link);
         }

@@ -2,17 +2,19 @@
 
 use crate::connection::{Connection, Look};
 use crate::connections::Connections;
+use crate::placing::Wanted;
 use crate::policy::{Crowd, Wakes};
 use crate::seat::{Seat, Seats, Slot};
 use crate::words::{self, Question};
 use crate::worth::Worth;
-use sd_carrier::VerbsEnd;
-use sd_link::{Connection as Number, Ends, Link, News};
+use sd_carrier::{Lending, Placing, VerbsEnd};
+use sd_link::{Connection as Number, Ends, Link, News, Way};
 use sd_pump::control::Control;
 use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
 use sd_shm::channel::{FLAG_DEAD, SlotState};
 use sd_shm::promotion::Advice;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// Bytes of all connections of one peer that wait for others before them, with what each piece costs: more than that no sender has on its way
 /// (`sd_link::congestion`).
@@ -54,12 +56,26 @@ pub(crate) struct Desk {
     pub(crate) has_advised: bool,
     /// Bytes that have come.
     pub(crate) carried: u64,
+    /// Rings that are to be lent, connections that wait for the device, and who counts what is lent ([`crate::placing`]).
+    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) waiting: Vec<u64>,
+    pub(crate) lent: Arc<()>,
 }
 
 /// The ends of one link.
 pub(crate) struct View<'a> {
     pub(crate) desk: &'a mut Desk,
     pub(crate) peer: usize,
+    /// What comes has come by RDMA.
+    pub(crate) by_rdma: bool,
+    /// Of the carrier for which a packet is made, if that places.
+    pub(crate) placing: Option<&'a mut Placing>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn of(desk: &'a mut Desk, peer: usize) -> View<'a> {
+        View { desk, peer, by_rdma: false, placing: None }
+    }
 }
 
 impl Ends for View<'_> {
@@ -75,17 +91,26 @@ impl Ends for View<'_> {
     }
 
     fn write(&mut self, end: u64, position: u64, bytes: &[u8]) {
-        self.desk.carried += bytes.len() as u64;
-        let mut early = [0; 2];
-        if let Some((connection, seat)) = self.with_seat(end) {
-            early[0] = connection.early_bytes();
+        let by_rdma = self.by_rdma;
+        self.come(end, bytes.len(), |connection, seat| {
+            connection.has_come(by_rdma);
             connection.write(seat, position, bytes);
-            early[1] = connection.early_bytes();
+        });
+        if by_rdma && self.connection(end).is_some_and(Connection::wants_window) {
+            self.desk.wanted.push(Wanted { peer: self.peer, id: end, to: Lending::ToBeWritten });
         }
-        if early[0] != early[1] && self.desk.is_too_early(self.peer, early) {
-            self.desk.connections.get(end).into_iter().for_each(|connection| connection.is_broken = true);
+    }
+
+    fn place(&mut self, end: u64, position: u64, len: usize) -> Way {
+        let connection = self.desk.connections.get(end).filter(|connection| connection.peer == self.peer);
+        match (connection, &mut self.placing) {
+            (Some(connection), Some(placing)) => connection.place(position, len, placing),
+            _ => Way::Copied(len),
         }
-        self.desk.touch(end);
+    }
+
+    fn placed(&mut self, end: u64, position: u64, len: usize) {
+        self.come(end, len, |connection, seat| connection.placed(seat, position, len));
     }
 
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
@@ -131,6 +156,21 @@ impl Ends for View<'_> {
 }
 
 impl View<'_> {
+    /// Bytes have come for a connection, which takes them.
+    fn come(&mut self, end: u64, len: usize, take: impl FnOnce(&mut Connection, &Seat)) {
+        self.desk.carried += len as u64;
+        let mut early = [0; 2];
+        if let Some((connection, seat)) = self.with_seat(end) {
+            early[0] = connection.early_bytes();
+            take(connection, seat);
+            early[1] = connection.early_bytes();
+        }
+        if early[0] != early[1] && self.desk.is_too_early(self.peer, early) {
+            self.connection(end).into_iter().for_each(|connection| connection.is_broken = true);
+        }
+        self.desk.touch(end);
+    }
+
     /// Numbers of two links are alike, so another peer's connection may have the one that this peer speaks of.
     fn connection(&mut self, end: u64) -> Option<&mut Connection> {
         self.desk.connections.get(end).filter(|connection| connection.peer == self.peer)
@@ -183,7 +223,7 @@ impl Desk {
         now > before && *all > EARLY_MAX
     }
 
-    fn touch(&mut self, id: u64) {
+    pub(crate) fn touch(&mut self, id: u64) {
         if let Some(connection) = self.connections.get(id)
             && !std::mem::replace(&mut connection.is_touched, true)
         {
@@ -229,12 +269,16 @@ impl Desk {
         }
         if let Some((connection, seat)) = self.with_seat(id) {
             let is_advised = connection.settle(seat, control);
+            let wanted = Wanted { peer: connection.peer, id, to: Lending::ToSend };
+            let (wants, waits) = (connection.wants_source(), connection.waits_for_device());
             let is_much = connection.rings() & TX_EVENT != 0;
             if let Some(at) = connection.at.filter(|_| is_much) {
                 seat.arm(at.slot, TX_EVENT);
             }
             let wants_visit = connection.owes_word() || is_much;
             self.has_advised |= is_advised;
+            self.wanted.extend(wants.then_some(wanted));
+            self.waiting.extend(waits.then_some(id));
             if wants_visit {
                 self.visit(id, links, control, false);
             }
@@ -261,9 +305,15 @@ impl Desk {
     pub(crate) fn look_out(&mut self, id: u64, links: &mut [Link], control: &mut Control) {
         let Some((connection, seat)) = self.with_seat(id) else { return };
         if std::mem::take(&mut connection.is_broken)
-            && let Some(number) = connection.number.take()
+            && let Some(number) = connection.number
         {
             let _ = links[connection.peer].reset(number, 1, true);
+            // Until the other engine knows it may write into the ring, which is nobody else's so long.
+            if connection.has_window() {
+                connection.let_go(seat, control);
+            } else {
+                connection.number = None;
+            }
         }
         if connection.number.is_some() {
             return;
@@ -282,13 +332,14 @@ impl Desk {
 
     /// A connection is over.
     pub(crate) fn forget(&mut self, id: u64) {
-        let Some(connection) = self.connections.remove(id) else { return };
+        let Some(mut connection) = self.connections.remove(id) else { return };
         if connection.early_bytes() > 0 {
             self.is_too_early(connection.peer, [connection.early_bytes(), 0]);
         }
         if let Some((seat, ticket)) = connection.promise {
             self.tickets.remove(&(seat, ticket));
             if let (Some(at), Some(seat)) = (connection.at, self.seats.get(seat)) {
+                connection.take_back_rings(seat);
                 seat.leave(at, connection.has_large());
             }
         }

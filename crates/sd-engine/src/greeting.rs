@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 
 /// A greeting that takes longer is over.
 pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
-const MAGIC: [u8; 6] = *b"sdlnk1";
+const MAGIC: [u8; 6] = *b"sdlnk2";
 /// Magic, whether a handshake follows, the binding of the link that the caller has.
 const HAIL: usize = 6 + 1 + 32;
 const PLAIN: u8 = 0;

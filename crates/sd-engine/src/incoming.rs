@@ -3,6 +3,8 @@
 //! A header is put into the ring when all of its payload is there. What comes early waits beside the ring.
 
 use crate::laps::Laps;
+use crate::placing::LEAST;
+use crate::seat::Seat;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Corrupt, Piece, RingMem, RxCursor, stamp};
 use sd_shm::channel::GEOMETRY;
@@ -29,14 +31,36 @@ pub(crate) struct Incoming {
     piece: Option<(Piece, (u32, u32), u32)>,
     has_ended: bool,
     /// By position; no two overlap.
-    early: BTreeMap<u64, Vec<u8>>,
+    early: BTreeMap<u64, Early>,
     /// What waits early, with its costs.
     pub(crate) early_bytes: usize,
     /// Pieces with payload that were put into the ring, and bytes of that.
     pub(crate) messages: u64,
     pub(crate) payload: u64,
-    /// The large region was written into.
+    /// The large region was written into; so much of it; and large messages have come there.
     pub(crate) is_large: bool,
+    extent: u32,
+    pub(crate) is_bulk: bool,
+}
+
+/// Bytes that have come early, or so many that are at their place.
+enum Early {
+    Bytes(Vec<u8>),
+    Placed(usize),
+}
+
+impl Early {
+    fn len(&self) -> usize {
+        match self {
+            Early::Bytes(bytes) => bytes.len(),
+            Early::Placed(len) => *len,
+        }
+    }
+
+    /// What they take, with their costs.
+    fn cost(&self) -> usize {
+        EARLY_EACH + if let Early::Bytes(bytes) = self { bytes.len() } else { 0 }
+    }
 }
 
 /// One header, wherever it is looked for.
@@ -66,6 +90,8 @@ impl Incoming {
             messages: 0,
             payload: 0,
             is_large: false,
+            extent: 0,
+            is_bulk: false,
         }
     }
 
@@ -82,12 +108,69 @@ impl Incoming {
             return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
         }
         self.feed_rest(there, position, bytes, wants_time)?;
+        self.take_early(there, wants_time)
+    }
+
+    /// Takes note of bytes of the stream that were placed.
+    pub(crate) fn placed(
+        &mut self,
+        there: &Rings,
+        position: u64,
+        len: usize,
+        wants_time: bool,
+    ) -> Result<(), Corrupt> {
+        if position > self.at {
+            let early = Early::Placed(len);
+            self.early_bytes += early.cost();
+            // One that is there says no less.
+            if let Some(before) = self.early.insert(position, early) {
+                self.early_bytes -= before.cost();
+            }
+            return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
+        }
+        self.pass(there, position, len, wants_time)?;
+        self.take_early(there, wants_time)
+    }
+
+    /// Takes what has come early and is next now.
+    fn take_early(&mut self, there: &Rings, wants_time: bool) -> Result<(), Corrupt> {
         while let Some(first) = self.early.first_entry().filter(|first| *first.key() <= self.at) {
-            let (position, bytes) = first.remove_entry();
-            self.early_bytes -= bytes.len() + EARLY_EACH;
-            self.feed_rest(there, position, &bytes, wants_time)?;
+            let (position, early) = first.remove_entry();
+            self.early_bytes -= early.cost();
+            match early {
+                Early::Bytes(bytes) => self.feed_rest(there, position, &bytes, wants_time)?,
+                Early::Placed(len) => self.pass(there, position, len, wants_time)?,
+            }
         }
         Ok(())
+    }
+
+    /// The part of what was placed that has not come before: payload of the message that is coming.
+    fn pass(&mut self, there: &Rings, position: u64, len: usize, wants_time: bool) -> Result<(), Corrupt> {
+        let news = (position + len as u64).saturating_sub(self.at);
+        let news = u32::try_from(news).map_err(|_| Corrupt)?;
+        let Some((_, (region, off), left)) = &mut self.piece else {
+            return if news == 0 { Ok(()) } else { Err(Corrupt) };
+        };
+        // Of a word that has come in part the rest is there, too.
+        let words = news + self.have as u32;
+        if news == 0 {
+            return Ok(());
+        }
+        if words > *left || *region != 1 || !words.is_multiple_of(8) {
+            return Err(Corrupt);
+        }
+        (*off, *left, self.have) = (*off + words, *left - words, 0);
+        self.at += u64::from(news);
+        self.done += u64::from(words);
+        self.finish_if_whole(there, wants_time);
+        Ok(())
+    }
+
+    /// The large region has nothing beyond what this connection has written there.
+    pub(crate) fn clear_rest(&self, seat: &Seat, slot: usize) {
+        let from = self.extent.next_multiple_of(8).min(GEOMETRY.large);
+        seat.clear_large(slot, from);
     }
 
     /// Keeps of this what is not there yet, behind what it continues.
@@ -105,10 +188,10 @@ impl Incoming {
             let (now, rest) = bytes.split_at(bytes.len().min(free));
             self.early_bytes += now.len();
             match before.filter(|_| end == position) {
-                Some((_, piece)) => piece.extend_from_slice(now),
-                None => {
+                Some((_, Early::Bytes(piece))) => piece.extend_from_slice(now),
+                _ => {
                     self.early_bytes += EARLY_EACH;
-                    self.early.insert(position, now.to_vec());
+                    self.early.insert(position, Early::Bytes(now.to_vec()));
                 }
             }
             (position, bytes) = (position + now.len() as u64, rest);
@@ -173,9 +256,14 @@ impl Incoming {
         // The other host's time says nothing here.
         let header = Header(stamp::without(u64::from_ne_bytes(self.word)));
         let piece = self.cursor.take(&GEOMETRY, &header)?.ok_or(Corrupt)?;
-        self.is_large |= piece.touches()[1];
+        if piece.touches()[1] {
+            // Behind each message stands the word where the next one begins.
+            let end = piece.payload().map_or(0, |(_, off, len)| off.saturating_add(len));
+            (self.is_large, self.extent) = (true, self.extent.max(end.saturating_add(8)));
+        }
         match piece.payload() {
             Some((region, off, len)) => {
+                self.is_bulk |= region == 1 && len >= LEAST;
                 self.piece = Some((piece, (region, off), len));
                 self.finish_if_whole(there, wants_time);
             }

@@ -11,6 +11,7 @@ use crate::peer::FOREVER_NS;
 use crate::seat::Seat;
 use sd_link::Link;
 use sd_pump::control::Control;
+use sd_ring::road::RoadWord;
 use sd_shm::promotion::Advice;
 
 /// Programs have so long to go back by themselves. One that is on its way back when it is let go of is reset.
@@ -29,6 +30,18 @@ pub(crate) struct Leaving(Vec<(usize, u64, bool)>);
 pub(crate) enum Due {
     LetGo(usize),
     Close(usize),
+}
+
+impl Connection {
+    /// One end has begun to go back to the kernel's connection: the other one has to follow, as nothing can be said any more at exact bytes
+    /// (ADR 101).
+    pub(crate) fn goes_back(&self, seat: &Seat) -> bool {
+        let Some(at) = self.at else { return false };
+        let [a, b] = &seat.end.map.slot(at.slot).side;
+        [RoadWord::LEAVING, RoadWord::LEFT, RoadWord::RESUME]
+            .into_iter()
+            .any(|word| a.road().has(word) || b.road().has(word))
+    }
 }
 
 impl Leaving {

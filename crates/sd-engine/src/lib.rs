@@ -24,6 +24,7 @@
 //! | `peer` | another engine |
 //! | `silence` | how long that one may say nothing |
 //! | `carriers`, `choice` | a trunk and datagrams to it; which of both is used |
+//! | `rdma`, `placing` | an end for RDMA; rings that are lent to it, so that large messages are not copied |
 //! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `patience` | how long it looks in vain before it sleeps |
 //! | `policy` | for which connections this road pays; pure |
@@ -64,6 +65,7 @@ mod namespaces;
 mod outgoing;
 mod patience;
 mod peer;
+mod placing;
 mod policy;
 mod presence;
 mod rdma;

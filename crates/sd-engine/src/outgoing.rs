@@ -1,10 +1,12 @@
 //! From the ring that a local process writes to the stream.
 
 use crate::laps::{HEADER, Laps};
+use crate::placing::LEAST;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Corrupt, RxCursor};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::rings::Rings;
+use std::collections::VecDeque;
 
 /// Pieces that are looked at before somebody else has a turn.
 const TURN: usize = 512;
@@ -25,6 +27,8 @@ pub(crate) struct Outgoing {
     pub(crate) payload: u64,
     has_ended: bool,
     jumps: u32,
+    /// Payload that may be placed: where it begins and ends in the stream, and where it lies in the large region.
+    bulk: VecDeque<(u64, u64, u32)>,
 }
 
 impl Outgoing {
@@ -38,6 +42,7 @@ impl Outgoing {
             payload: 0,
             has_ended: false,
             jumps: 0,
+            bulk: VecDeque::new(),
         }
     }
 
@@ -61,7 +66,11 @@ impl Outgoing {
                 return Ok(false);
             }
             match piece.payload() {
-                Some(_) => {
+                Some((region, off, len)) => {
+                    if region == 1 && len >= LEAST {
+                        let begin = self.at + HEADER;
+                        self.bulk.push_back((begin, begin + u64::from(len), off));
+                    }
                     (self.jumps, self.at) = (0, self.at + u64::from(piece.used()));
                     self.messages += 1;
                     self.payload += u64::from(piece.payload_bytes());
@@ -100,11 +109,28 @@ impl Outgoing {
         out.get_mut(done..).unwrap_or_default().fill(0);
     }
 
+    /// Of `len` bytes from a position on: where in the large region those of a large message lie, and how many, in whole words; or how many come before
+    /// the next ones.
+    pub(crate) fn place_of(&self, position: u64, len: usize) -> Result<(u32, usize), usize> {
+        let next = self.bulk.partition_point(|(_, end, _)| *end <= position);
+        let Some((begin, end, off)) = self.bulk.get(next) else { return Err(len) };
+        let most = |end: u64| len.min(usize::try_from(end - position).unwrap_or(len));
+        match position.checked_sub(*begin) {
+            None => Err(most(*begin)),
+            // A part of a word was copied.
+            Some(within) if within % 8 != 0 => Err(most(position + 8 - within % 8)),
+            Some(within) => Ok((off + within as u32, most(*end) & !7)),
+        }
+    }
+
     /// The other end has consumed so much of the stream: the ring bytes of that.
     pub(crate) fn consumed(&mut self, stream: u64) -> u64 {
         self.consumed = stream.clamp(self.consumed, self.at);
         let ring = self.laps.ring_at(self.consumed);
         self.laps.forget_before(self.consumed);
+        while self.bulk.front().is_some_and(|(_, end, _)| *end <= self.consumed) {
+            self.bulk.pop_front();
+        }
         ring
     }
 

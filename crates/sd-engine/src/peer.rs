@@ -9,7 +9,7 @@ use crate::silence::silence_ns;
 use crate::socket;
 use crate::standing::Standing;
 use sd_carrier::{Carrier, Trunk, TrunkConfig};
-use sd_keys::{Credentials, Keys, Protection};
+use sd_keys::{Credentials, Keys, Protection, Trust};
 use sd_link::congestion::Congestion;
 use sd_link::seal::Checksum;
 use sd_link::{Config, Limits, Link, Taken};
@@ -180,7 +180,7 @@ impl Peer {
             self.greet(at, now, link, desk);
         }
         if link.next_time().is_some_and(|due| due <= now)
-            && let Taken::Down(cause) = link.tick(now, &mut View { desk, peer: at })
+            && let Taken::Down(cause) = link.tick(now, &mut View::of(desk, at))
         {
             self.standing.session_over(cause, now);
             desk.session_is_over(at);
@@ -201,13 +201,16 @@ impl Peer {
         if by_rdma {
             self.carriers.heard_by_rdma();
         }
+        self.carriers.place(at, desk);
         is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
         if is_heard && link.is_up() {
             self.standing.heard(now);
         }
-        if is_up {
+        if is_up || is_down.is_some() {
             // What there was is of the session before, or of no engine any more.
             self.carriers.leave_rdma(link).into_iter().for_each(|way| self.standing.goes(way));
+        }
+        if is_up {
             self.pause = PAUSE_NS[0];
             self.standing.session();
         }
@@ -248,7 +251,7 @@ impl Peer {
         link: &mut Link,
         desk: &mut Desk,
     ) {
-        link.restart(now, &mut View { desk, peer: at });
+        link.restart(now, &mut View::of(desk, at));
         desk.session_is_over(at);
         self.standing.keeps(link);
         (*link, self.binding) = (next, binding);
@@ -262,6 +265,7 @@ impl Peer {
         self.refused_at = None;
         // Without one the link that there is stays.
         let Ok(trunk) = Trunk::new(socket, TrunkConfig::default()) else { return };
+        self.carriers.may_place(matches!(self.engine.trust, Trust::Plain));
         if !goes_on && self.begin(at, now, keys, link, desk).is_none() {
             return;
         }
@@ -289,7 +293,7 @@ impl Peer {
 
     /// Sends what there is to send.
     pub(crate) fn send(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
-        let mut view = View { desk, peer: at };
+        let mut view = View::of(desk, at);
         if let Some(trunk) = self.carriers.send(now, link, &mut view) {
             self.standing.leaves(&trunk);
             self.standing.lost(trunk.state(), now);
@@ -318,7 +322,7 @@ pub(crate) fn take(
     link: &mut Link,
     desk: &mut Desk,
 ) -> Taken {
-    let mut view = View { desk, peer: at };
+    let mut view = View { by_rdma: path == RDMA, ..View::of(desk, at) };
     let taken = link.receive(now, path, packet, is_marked, &mut view);
     if let Taken::Down(_) = taken {
         link.restart(now, &mut view);
@@ -374,13 +378,13 @@ mod tests {
         fn exchange(&mut self, at: usize, link: &mut Link, desk: &mut Desk) {
             self.now += 10_000_000;
             let Other { link: other, desk: others, now } = self;
-            other.tick(*now, &mut View { desk: others, peer: 0 });
-            link.tick(*now, &mut View { desk, peer: at });
+            other.tick(*now, &mut View::of(others, 0));
+            link.tick(*now, &mut View::of(desk, at));
             let mut room = [0; 16 << 10];
-            while let Some(len) = other.transmit(*now, 0, &mut room, &mut View { desk: others, peer: 0 }) {
+            while let Some(len) = other.transmit(*now, 0, &mut room, &mut View::of(others, 0)) {
                 take((at, *now), 0, &mut room[..len], false, link, desk);
             }
-            while let Some(len) = link.transmit(*now, 0, &mut room, &mut View { desk, peer: at }) {
+            while let Some(len) = link.transmit(*now, 0, &mut room, &mut View::of(desk, at)) {
                 take((0, *now), 0, &mut room[..len], false, other, others);
             }
         }

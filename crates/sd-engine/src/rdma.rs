@@ -76,6 +76,9 @@ pub(crate) struct Rdma {
     waits_since: u64,
     /// Descriptors of an end that the loop does not watch yet.
     unwatched: Vec<i32>,
+    /// Rings may be lent to the end, and so many writes between them are known to be done.
+    pub(crate) places: bool,
+    placed: u64,
 }
 
 impl Rdma {
@@ -93,6 +96,8 @@ impl Rdma {
             taken_at: None,
             waits_since: 0,
             unwatched: Vec::new(),
+            places: false,
+            placed: 0,
         }
     }
 
@@ -165,6 +170,20 @@ impl Rdma {
             return Some(Turn::Begins);
         }
         None
+    }
+
+    /// Lends the rings for which that is due, and looks which the device is done with.
+    pub(crate) fn place(&mut self, at: usize, desk: &mut Desk) {
+        let carries = self.carries();
+        let end = self.end.as_ref().filter(|_| carries && self.places);
+        let placed = end.map_or(0, Verbs::placed);
+        if placed != self.placed {
+            self.placed = placed;
+            desk.look_after_device();
+        }
+        if !desk.wanted.is_empty() {
+            desk.lend(at, end);
+        }
     }
 
     /// What there was is lost, and the next attempt comes later.
@@ -280,12 +299,12 @@ mod tests {
         for _ in 0..50 {
             *now += 10_000_000;
             for from in [0, 1] {
-                let mut view = View { desk: &mut desks[from], peer: 0 };
+                let mut view = View::of(&mut desks[from], 0);
                 links[from].tick(*now, &mut view);
                 while let Some(len) = links[from].transmit(*now, TRUNK, &mut room, &mut view) {
-                    let mut other = View { desk: &mut desks[1 - from], peer: 0 };
+                    let mut other = View::of(&mut desks[1 - from], 0);
                     links[1 - from].receive(*now, TRUNK, &mut room[..len], false, &mut other);
-                    view = View { desk: &mut desks[from], peer: 0 };
+                    view = View::of(&mut desks[from], 0);
                 }
             }
         }

@@ -245,6 +245,21 @@ impl Seat {
         }
     }
 
+    /// Zeroes what is in a large ring that the local process reads, from a whole word on.
+    pub(crate) fn clear_large(&self, slot: usize, from: u32) {
+        let ring = self.end.map.large_ring(slot, self.end.ours);
+        let (from, len) = (from as usize, GEOMETRY.large as usize);
+        let page = if self.end.is_stranger { len } else { from.next_multiple_of(sd_shm::PAGE).min(len) };
+        for at in (from..page).step_by(8) {
+            // SAFETY: a whole word of a large ring of a mapped channel.
+            unsafe { (*ring.wrapping_add(at).cast::<AtomicU64>()).store(0, Ordering::Relaxed) };
+        }
+        if page < len {
+            // SAFETY: whole pages of that ring, into which only the engine writes. Nothing that is in them was sent.
+            unsafe { sd_sys::mem::punch(ring.wrapping_add(page), len - page) };
+        }
+    }
+
     /// Whoever has such news of the slot rings. To be looked at afterwards.
     pub(crate) fn arm(&self, slot: usize, news: u32) {
         doorbell::arm(&self.end.own(slot).wait, news);

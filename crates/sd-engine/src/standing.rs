@@ -158,6 +158,7 @@ impl Standing {
             bytes_sent: old.bytes_sent + new.bytes_sent,
             bytes_taken: old.bytes_taken + new.bytes_taken,
             lost_records: old.lost_records + new.lost_records,
+            placed: [0, 1].map(|way| old.placed[way] + new.placed[way]),
             ..Counters::default()
         }
     }
@@ -199,6 +200,8 @@ impl Standing {
             bytes_received: sum.bytes_taken,
             packets_sent: sum.packets_sent,
             packets_received: sum.packets_taken,
+            placed_sent: sum.placed[0],
+            placed_received: sum.placed[1],
             said_again: sum.lost_records,
             retransmitted: self.retransmitted + below.map_or(0, |info| u64::from(info.retransmitted)),
         };

@@ -1,7 +1,7 @@
 //! What engines say to each other besides bytes: the question whether the other host has the other end of a connection, where an end of
 //! theirs for RDMA is, and the words of a slot as its process has written them.
 
-use sd_carrier::VerbsEnd;
+use sd_carrier::{Grant, VerbsEnd, Window};
 use sd_proto::{Ip, Reply};
 
 /// The first byte of a question.
@@ -12,8 +12,9 @@ const RDMA: u8 = 2;
 const UNTOLD: u8 = 0;
 const TOLD: u8 = 1;
 const RESTORED: u8 = 2;
-/// Bytes of [`Words`].
+/// Bytes of [`Words`], and of a grant behind them.
 pub(crate) const WORDS_LEN: usize = 37;
+const GRANT_LEN: usize = 24;
 
 /// A connection as the end that has connected knows it; its names as the other host has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,18 +129,27 @@ pub(crate) struct Words {
     pub(crate) switched_at: u64,
     /// Ring bytes of the sender's own, for people who look at packets.
     pub(crate) written: u64,
+    /// The other engine may place into the ring that this side's process reads.
+    pub(crate) grant: Option<Grant>,
 }
 
 impl Words {
-    pub(crate) fn encode(&self) -> [u8; WORDS_LEN] {
-        let mut out = [0; WORDS_LEN];
+    pub(crate) fn encode(&self) -> Encoded {
+        let mut out = [0; WORDS_LEN + GRANT_LEN];
         let mut to = Writer(&mut out);
         to.put(&self.flags.to_le_bytes());
         to.put(&[self.state]);
         for word in [self.at, self.urgent, self.switched_at, self.written] {
             to.put(&word.to_le_bytes());
         }
-        out
+        let Some(Grant { end, window }) = self.grant else { return Encoded(out, WORDS_LEN) };
+        for word in [end, window.key] {
+            to.put(&word.to_le_bytes());
+        }
+        for word in [window.addr, window.len] {
+            to.put(&word.to_le_bytes());
+        }
+        Encoded(out, WORDS_LEN + GRANT_LEN)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Words> {
@@ -148,7 +158,25 @@ impl Words {
         let [state] = from.take()?;
         let mut word = || Some(u64::from_le_bytes(from.take()?));
         let (at, urgent, switched_at, written) = (word()?, word()?, word()?, word()?);
-        from.0.is_empty().then_some(Words { at, flags, state, urgent, switched_at, written })
+        let mut grant = None;
+        if !from.0.is_empty() {
+            let (end, key) = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
+            let (addr, len) = (u64::from_le_bytes(from.take()?), u64::from_le_bytes(from.take()?));
+            grant = Some(Grant { end, window: Window { addr, len, key } });
+        }
+        from.0.is_empty().then_some(Words { at, flags, state, urgent, switched_at, written, grant })
+    }
+}
+
+/// Words as bytes, and how many of those count.
+pub(crate) struct Encoded([u8; WORDS_LEN + GRANT_LEN], usize);
+
+impl std::ops::Deref for Encoded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Encoded(bytes, len) = self;
+        bytes.get(..*len).unwrap_or_default()
     }
 }
 

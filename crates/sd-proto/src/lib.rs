@@ -27,7 +27,7 @@ pub use route::{Admission, ErrorCode, Route, Socket};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`]. Tests build the next version, to see both beside each other.
-pub const VERSION: u32 = 30 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 31 + cfg!(sd_next_version) as u32;
 
 /// An offer that is older is not looked at: whoever made it may not wait for the answer any more, and may be in a call on its socket.
 pub const OFFER_MAX_MS: u64 = 1_000;

@@ -436,7 +436,7 @@ pub enum Request {
         rtt_ns: u64,
         /// Connections that are carried.
         connections: u32,
-        /// Of packets, both ways: the first is what was sent.
+        /// Of packets, and what was placed besides, both ways: the first is what was sent.
         bytes_sent: u64,
         /// See `bytes_sent`.
         bytes_received: u64,
@@ -444,6 +444,10 @@ pub enum Request {
         packets_sent: u64,
         /// See `bytes_sent`.
         packets_received: u64,
+        /// Bytes of those that went from ring to ring without a copy.
+        placed_sent: u64,
+        /// See `placed_sent`.
+        placed_received: u64,
         /// Records that the engine has sent again: those of packets that were lost, as with a trunk that broke.
         said_again: u64,
         /// Segments that the kernel has sent again below.

@@ -92,10 +92,18 @@ pub fn many(count: u8, least: usize) -> Result<(Switch, Vec<Host>)> {
 /// Each gets a key, and a file that names the others by theirs.
 fn introduce(hosts: &[Host], least: usize) -> Result<()> {
     let keys = hosts.iter().map(|host| host.make_key("engine.key")).collect::<Result<Vec<_>>>()?;
-    let known: Vec<(Ipv4Addr, &str)> =
-        hosts.iter().zip(&keys).map(|(host, key)| (host.address, key.as_str())).collect();
+    let known: Vec<(Ipv4Addr, String)> =
+        hosts.iter().zip(&keys).map(|(host, key)| (host.address, by_key(key))).collect();
     hosts.iter().try_for_each(|host| host.knows(&known, least))
 }
+
+/// In a hosts file: an engine that has this key.
+pub fn by_key(key: &str) -> String {
+    format!("key={key}")
+}
+
+/// Anybody, and nothing is encrypted.
+pub const PLAIN: &str = "plain";
 
 impl Host {
     /// Without a monitor, and known by nobody yet.
@@ -103,12 +111,13 @@ impl Host {
         Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None, monitor_args: Vec::new() })
     }
 
-    /// Writes the file that names other hosts by the keys of their engines; its own is `engine.key` ([`Host::make_key`]).
-    pub fn knows(&self, others: &[(Ipv4Addr, &str)], least: usize) -> Result<()> {
+    /// Writes the file that names other hosts, and how their engines are trusted ([`by_key`], [`PLAIN`]); its own key is `engine.key`
+    /// ([`Host::make_key`]).
+    pub fn knows(&self, others: &[(Ipv4Addr, String)], least: usize) -> Result<()> {
         let own = self.address;
         let mut text = format!("listen {own}:{ENGINE_PORT}\nkey engine.key\nleast {least}\n");
-        for (address, key) in others.iter().filter(|(address, _)| *address != own) {
-            text += &format!("host {address} {address}:{ENGINE_PORT} key={key}\n");
+        for (address, trust) in others.iter().filter(|(address, _)| *address != own) {
+            text += &format!("host {address} {address}:{ENGINE_PORT} {trust}\n");
         }
         Ok(std::fs::write(self.hosts_file(), text)?)
     }

@@ -94,7 +94,7 @@ impl Server {
 }
 
 fn echo(set: RawFd, stream: &mut TcpStream, owed: &mut Vec<u8>) -> io::Result<()> {
-    let mut buf = [0; 4096];
+    let mut buf = vec![0; 32 << 10];
     if owed.is_empty() {
         let len = stream.read(&mut buf)?;
         if len == 0 {

@@ -2,7 +2,7 @@
 //! JSON for each question and each answer.
 //!
 //! ```text
-//!  client --{"key": KEY}--> server             names its engine's key; the answer is the server's own, whose engine is up then
+//!  client --{"trust": WORDS}--> server         says how its engine is trusted; the answer is the server's own key, whose engine is up then
 //!  client --{"ipv6": true}--> server           its engine is reached by IPv6 from now on
 //!  client --{"serve": [...], ...}--> server    starts a program, waits until it is ready
 //!  client --{"end": true}--> server            ends it
@@ -61,9 +61,9 @@ impl Agent {
         }
     }
 
-    /// Gives it this end's key; its own, when its engine is there.
-    pub(super) fn meet(&mut self, address: Ipv4Addr, key: &str) -> Result<String> {
-        let answer = self.ask(&json!({ "key": key, "address": address }))?;
+    /// Tells it how this end's engine is trusted; its own key, when its engine is there.
+    pub(super) fn meet(&mut self, address: Ipv4Addr, trust: &str) -> Result<String> {
+        let answer = self.ask(&json!({ "trust": trust, "address": address }))?;
         Ok(answer["key"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -85,7 +85,7 @@ impl Agent {
 }
 
 /// A host whose engine knows the other one's.
-pub(super) fn start_engine(host: &mut Host, other: (Ipv4Addr, &str)) -> Result<()> {
+pub(super) fn start_engine(host: &mut Host, other: (Ipv4Addr, String)) -> Result<()> {
     host.knows(&[other], LEAST)?;
     let mut file = std::fs::OpenOptions::new().append(true).open(host.hosts_file())?;
     file.write_all(b"carrier rdma\n")?;
@@ -113,9 +113,9 @@ pub(super) fn serve(end: End, control: SocketAddr) -> Result<()> {
 }
 
 fn act(host: &mut Host, program: &mut Option<Proc>, question: &Value) -> Result<()> {
-    if let Some(key) = question["key"].as_str() {
+    if let Some(trust) = question["trust"].as_str() {
         let other = question["address"].as_str().unwrap_or_default().parse()?;
-        return start_engine(host, (other, key));
+        return start_engine(host, (other, trust.to_owned()));
     }
     if question["ipv6"] == true {
         return host.use_ipv6();

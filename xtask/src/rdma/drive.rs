@@ -5,12 +5,13 @@
 
 mod failures;
 mod moves;
+mod placing;
 mod programs;
 
 use super::agent::{Agent, Server, start, start_engine};
 use super::inside::{DEVICE, End, PATIENCE, gid_index, say};
 use super::rows::{Case, Figure, Road, What};
-use harness::host::Host;
+use harness::host::{Host, PLAIN, by_key};
 use harness::lab::Side;
 use harness::process::Proc;
 use harness::ss::Connection;
@@ -81,6 +82,11 @@ fn bytes(host: &Host, port: u16) -> Result<u64> {
     Ok(host.lab.snapshot()?.of_port(port).iter().flat_map(|it| it.bytes).sum())
 }
 
+/// Bytes that this engine has had placed in rings of the other host.
+fn placed(host: &Host) -> Result<u64> {
+    Ok(host.engine_seen()?["peers"][0]["placed_sent"].as_u64().unwrap_or_default())
+}
+
 /// By what all goes to the other engine.
 fn carrier(host: &Host) -> Result<String> {
     Ok(host.engine_seen()?["peers"][0]["carrier"].as_str().unwrap_or_default().to_owned())
@@ -89,8 +95,9 @@ fn carrier(host: &Host) -> Result<String> {
 pub(super) fn run(end: End, server: Ipv4Addr, mut agent: Agent, options: &super::Options) -> Result<()> {
     let mut host = Host::bare(end.network, end.address)?;
     let key = host.make_key("engine.key")?;
-    let other = agent.meet(end.address, &key)?;
-    start_engine(&mut host, (server, &other))?;
+    let trust = |key: &str| if options.plain { PLAIN.to_owned() } else { by_key(key) };
+    let other = agent.meet(end.address, &trust(&key))?;
+    start_engine(&mut host, (server, trust(&other)))?;
     host.wait_for_other_engine(&server.to_string())?;
     until_rdma(&host, true)?;
     // In two guests both ends have the one GID of their own device at the same place.

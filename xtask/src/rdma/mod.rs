@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// Let the guest's clock count instructions: figures that repeat, whatever else the machine does. One guest of one processor
     #[arg(long, requires = "one")]
     icount: bool,
+    /// Engines do not encrypt, so that large messages go from ring to ring without a copy
+    #[arg(long)]
+    plain: bool,
     /// Rounds, in which the roads take turns
     #[arg(long)]
     rounds: Option<usize>,
@@ -129,7 +132,12 @@ impl Options {
     /// What guests are told of it.
     fn words(&self) -> Vec<String> {
         let mut words = vec!["--rounds".to_owned(), self.rounds().to_string()];
-        let flags = [(self.quick, "--quick"), (self.one, "--one"), (self.icount, "--icount")];
+        let flags = [
+            (self.quick, "--quick"),
+            (self.one, "--one"),
+            (self.icount, "--icount"),
+            (self.plain, "--plain"),
+        ];
         words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
         if let Some(line) = &self.shell {
             words.extend(["--shell".to_owned(), format!("'{}'", line.replace('\'', r"'\''"))]);

@@ -35,6 +35,7 @@
 
 pub(crate) mod across;
 mod brief;
+pub(crate) mod checked;
 mod closing;
 mod crash;
 mod demote;

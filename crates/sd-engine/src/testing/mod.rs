@@ -9,13 +9,14 @@
 
 mod other;
 
-use crate::carriers::{self, DATAGRAMS, TRUNK};
+use crate::carriers::{self, DATAGRAMS, RDMA, TRUNK};
 use crate::connection::{Connection, WINDOW};
 use crate::desk::{self, Desk, View};
 use crate::incoming;
 use crate::seat::{Seat, Slot};
 use crate::words::{Here, Question, Words};
 use other::{Bytes, NoSeal, Other};
+use sd_carrier::{Grant, Window};
 use sd_link::congestion::Congestion;
 use sd_link::{Config, Connection as Number, Limits, Link};
 use sd_proto::Ip;
@@ -69,6 +70,8 @@ struct World {
     tickets: u64,
 }
 
+const PATHS: [u8; 3] = [TRUNK, DATAGRAMS, RDMA];
+
 fn link(seed: u64) -> Link {
     let mut link = Link::new(
         Config { connections_max: 256, ..Config::new(seed, seed + 1) },
@@ -76,7 +79,7 @@ fn link(seed: u64) -> Link {
         NoSeal,
     );
     let _ = link.tenant(0, 0, Limits { weight: 1, rate: None });
-    link.carries(DATAGRAMS, false);
+    [DATAGRAMS, RDMA].into_iter().for_each(|path| link.carries(path, false));
     link
 }
 
@@ -165,10 +168,10 @@ impl World {
         self.now += STEP_NS;
         let now = self.now;
         let World { links, desk, .. } = self;
-        links[peer].tick(now, &mut View { desk, peer });
+        links[peer].tick(now, &mut View::of(desk, peer));
         self.others.tick(now, &mut self.other);
         let mut room = vec![0; PACKET];
-        for path in [TRUNK, DATAGRAMS] {
+        for path in PATHS {
             let mut holds = way.holds;
             for _ in 0..if way.is_long { 200 } else { 8 } {
                 let Some(len) = self.others.transmit(now, path, &mut room, &mut self.other) else { break };
@@ -190,9 +193,9 @@ impl World {
         }
         // Who holds packets back does not hear what has come, or would send it again.
         let answers = if way.holds == 0 { 8 } else { 0 };
-        for path in [TRUNK, DATAGRAMS] {
+        for path in PATHS {
             for _ in 0..answers {
-                let mut view = View { desk: &mut self.desk, peer };
+                let mut view = View::of(&mut self.desk, peer);
                 let Some(len) = self.links[peer].transmit(now, path, &mut room, &mut view) else { break };
                 self.others.receive(now, path, &mut room[..len], false, &mut self.other);
             }
@@ -213,6 +216,8 @@ impl World {
         desk.take_strange(links, control);
         desk.leave_dead_seats(control);
         desk.ring(control);
+        desk.lend(0, None);
+        desk.look_after_device();
         desk.unanswered.clear();
         desk.opened.clear();
         for (peer, number, tenant, question) in std::mem::take(&mut desk.asked) {
@@ -280,6 +285,7 @@ impl World {
                     urgent: bytes.number(),
                     switched_at: bytes.number(),
                     written: bytes.number(),
+                    grant: (bytes.u8() > 128).then(|| grant(bytes)),
                 };
                 let words = words.encode();
                 let len = if bytes.u8() > 240 { bytes.below(words.len()) } else { words.len() };
@@ -303,16 +309,25 @@ impl World {
 
     /// A carrier is used or not, by either, or has broken.
     fn changes_ways(&mut self, bytes: &mut Bytes<'_>) {
-        let (what, path) = (bytes.u8(), bytes.u8() % 2);
+        let (what, path) = (bytes.u8(), bytes.u8() % PATHS.len() as u8);
         let links = [&mut self.links[0], &mut self.others];
         let [ours, others] = links;
-        match what % 8 {
+        match what % 9 {
             0 | 1 => others.carries(path, what.is_multiple_of(2)),
             2 | 3 => ours.carries(path, what.is_multiple_of(2)),
             4 => ours.path_broke(path),
             5 => others.path_broke(path),
             6 => ours.say_again(path),
-            _ => ours.ask(path),
+            7 => ours.ask(path),
+            _ => self.grants_all(),
+        }
+    }
+
+    /// As if all rings had been granted to the other engine once.
+    fn grants_all(&mut self) {
+        for id in self.desk.connections.ids() {
+            let connection = self.desk.connections.get(id);
+            connection.into_iter().for_each(|connection| connection.rented.was_granted = true);
         }
     }
 
@@ -455,4 +470,10 @@ pub fn engine(input: &[u8]) {
     world.exchange(&mut bytes, &Way::default(), 0);
     world.turn(&mut kept.control);
     world.check();
+}
+
+/// What the other engine may say that it grants.
+fn grant(bytes: &mut Bytes<'_>) -> Grant {
+    let (addr, len, key) = (bytes.number(), bytes.number(), bytes.number() as u32);
+    Grant { end: bytes.number() as u32, window: Window { addr, len, key } }
 }

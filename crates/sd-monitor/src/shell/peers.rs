@@ -55,6 +55,8 @@ pub(super) struct Counts {
     pub(super) bytes_received: u64,
     pub(super) packets_sent: u64,
     pub(super) packets_received: u64,
+    pub(super) placed_sent: u64,
+    pub(super) placed_received: u64,
     pub(super) said_again: u64,
     pub(super) retransmitted: u64,
 }
@@ -153,6 +155,8 @@ impl Peers {
             bytes_received,
             packets_sent,
             packets_received,
+            placed_sent,
+            placed_received,
             said_again,
             retransmitted,
         } = *said
@@ -170,6 +174,8 @@ impl Peers {
             bytes_received,
             packets_sent,
             packets_received,
+            placed_sent,
+            placed_received,
             said_again,
             retransmitted,
         };
@@ -261,6 +267,8 @@ mod tests {
             bytes_received: 8,
             packets_sent: 0,
             packets_received: 0,
+            placed_sent: 0,
+            placed_received: 0,
             said_again: 0,
             retransmitted: 0,
         }

@@ -20,6 +20,8 @@ fn peer(port: u16, state: PeerState) -> Request {
         bytes_received: 80,
         packets_sent: 7,
         packets_received: 8,
+        placed_sent: 0,
+        placed_received: 0,
         said_again: 1,
         retransmitted: 2,
     }

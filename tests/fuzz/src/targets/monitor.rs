@@ -240,6 +240,8 @@ fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             bytes_received: b,
             packets_sent: a,
             packets_received: b,
+            placed_sent: b,
+            placed_received: a,
             said_again: a,
             retransmitted: b,
         },

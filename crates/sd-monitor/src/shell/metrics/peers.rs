@@ -29,6 +29,7 @@ struct Peer {
     /// Sent, and received.
     bytes: [u64; 2],
     packets: [u64; 2],
+    placed: [u64; 2],
     /// By the engine, and by the kernel.
     again: [u64; 2],
 }
@@ -46,6 +47,7 @@ pub(super) fn seen(peers: &Peers, is_there: bool) -> Engines {
             connections: counts.connections.into(),
             bytes: [counts.bytes_sent, counts.bytes_received],
             packets: [counts.packets_sent, counts.packets_received],
+            placed: [counts.placed_sent, counts.placed_received],
             again: [counts.said_again, counts.retransmitted],
         })
     };
@@ -87,6 +89,8 @@ pub(super) fn encode(engines: &Engines, to: &mut DescriptorEncoder<'_>) -> fmt::
     counters(to, ("engine_peer_bytes", help), peers, ways, |peer| peer.bytes)?;
     let help = "Packets that another host's engine was sent, and has sent";
     counters(to, ("engine_peer_packets", help), peers, ways, |peer| peer.packets)?;
+    let help = "Bytes of those that went between rings here and there without a copy";
+    counters(to, ("engine_peer_placed_bytes", help), peers, ways, |peer| peer.placed)?;
     let help = "What was sent again to another host's engine: records by the engine, segments by the kernel";
     counters(to, ("engine_peer_retransmissions", help), peers, ("by", ["engine", "kernel"]), |peer| {
         peer.again

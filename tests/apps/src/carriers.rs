@@ -9,9 +9,10 @@ use harness::{Result, fail, network, retry};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("between-hosts-loss", &["python3", network::PROGRAM], loss).ours(),
-    Scenario::new("between-hosts-no-datagrams", &["python3", network::PROGRAM], no_datagrams).ours(),
-    Scenario::new("between-hosts-parts", &["python3", network::PROGRAM], parts).ours(),
+    Scenario::between_hosts("between-hosts-loss", &["python3", network::PROGRAM], loss).ours(),
+    Scenario::between_hosts("between-hosts-no-datagrams", &["python3", network::PROGRAM], no_datagrams)
+        .ours(),
+    Scenario::between_hosts("between-hosts-parts", &["python3", network::PROGRAM], parts).ours(),
 ];
 
 const LOSSY: Faults = Faults {

@@ -9,19 +9,19 @@ use harness::{Result, fail, network, procfs, retry, ss};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new(
+    Scenario::between_hosts(
         "between-hosts-redis",
         &["redis-server", "redis-cli", "redis-benchmark", network::PROGRAM],
         redis,
     )
     .ours()
     .limit_s(180),
-    Scenario::new("between-hosts-bytes", &["python3", network::PROGRAM], bytes).ours(),
-    Scenario::new("between-hosts-bad-cable", &["python3", network::PROGRAM], bad_cable).ours(),
-    Scenario::new("between-hosts-other-key", &["python3", network::PROGRAM], other_key).ours(),
-    Scenario::new("between-hosts-seen", &[network::PROGRAM], seen).ours(),
-    Scenario::new("between-hosts-tenants", &["python3", network::PROGRAM], tenants).ours(),
-    Scenario::new("between-hosts-stay", &["python3", network::PROGRAM], stay).ours(),
+    Scenario::between_hosts("between-hosts-bytes", &["python3", network::PROGRAM], bytes).ours(),
+    Scenario::between_hosts("between-hosts-bad-cable", &["python3", network::PROGRAM], bad_cable).ours(),
+    Scenario::between_hosts("between-hosts-other-key", &["python3", network::PROGRAM], other_key).ours(),
+    Scenario::between_hosts("between-hosts-seen", &[network::PROGRAM], seen).ours(),
+    Scenario::between_hosts("between-hosts-tenants", &["python3", network::PROGRAM], tenants).ours(),
+    Scenario::between_hosts("between-hosts-stay", &["python3", network::PROGRAM], stay).ours(),
 ];
 
 pub(crate) const PORT: u16 = 7000;

@@ -13,12 +13,18 @@ use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("between-hosts-advice", &["python3", "ss", network::PROGRAM], |_| few_and_bulk())
+    Scenario::between_hosts("between-hosts-advice", &["python3", "ss", network::PROGRAM], |_| few_and_bulk())
         .ours()
         .limit_s(180),
-    Scenario::new("between-hosts-trial", &["python3", network::PROGRAM], |_| trial()).ours().limit_s(180),
-    Scenario::new("between-hosts-woken", &["python3", network::PROGRAM], |_| woken()).ours().limit_s(180),
-    Scenario::new("between-hosts-sparse", &["python3", network::PROGRAM], |_| sparse()).ours().limit_s(180),
+    Scenario::between_hosts("between-hosts-trial", &["python3", network::PROGRAM], |_| trial())
+        .ours()
+        .limit_s(180),
+    Scenario::between_hosts("between-hosts-woken", &["python3", network::PROGRAM], |_| woken())
+        .ours()
+        .limit_s(180),
+    Scenario::between_hosts("between-hosts-sparse", &["python3", network::PROGRAM], |_| sparse())
+        .ours()
+        .limit_s(180),
 ];
 
 /// Answers with what has come, all in one thread: so what comes for several connections goes together.

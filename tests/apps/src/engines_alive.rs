@@ -10,7 +10,7 @@ use std::io::Write;
 use std::process::{ChildStdin, Stdio};
 
 pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario::new("between-hosts-keep-alive", &["python3", network::PROGRAM], keep_alive)
+    &[Scenario::between_hosts("between-hosts-keep-alive", &["python3", network::PROGRAM], keep_alive)
         .ours()
         .limit_s(120)];
 

@@ -15,25 +15,25 @@ use nix::unistd::Pid;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed)
+    Scenario::between_hosts("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed)
         .ours()
         .limit_s(240),
-    Scenario::new(
+    Scenario::between_hosts(
         "between-hosts-engine-killed-one-way",
         &["python3", network::PROGRAM],
         engine_killed_one_way,
     )
     .ours()
     .limit_s(240),
-    Scenario::new("between-hosts-engines-die", &["python3", network::PROGRAM], engines_die)
+    Scenario::between_hosts("between-hosts-engines-die", &["python3", network::PROGRAM], engines_die)
         .ours()
         .extra()
         .limit_s(180),
-    Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed)
+    Scenario::between_hosts("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed)
         .ours()
         .limit_s(240),
-    Scenario::new("between-hosts-cut-off", &["python3", network::PROGRAM], cut_off).ours(),
-    Scenario::new("between-hosts-orphan", &["python3", network::PROGRAM], orphan).ours(),
+    Scenario::between_hosts("between-hosts-cut-off", &["python3", network::PROGRAM], cut_off).ours(),
+    Scenario::between_hosts("between-hosts-orphan", &["python3", network::PROGRAM], orphan).ours(),
 ];
 
 /// No byte is missing: connections go back to the kernel's at exact bytes, and to the engine's successor from there.

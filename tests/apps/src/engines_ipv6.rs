@@ -7,7 +7,9 @@ use harness::lab::Lab;
 use harness::{Result, network};
 
 pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario::new("between-hosts-ipv6", &["python3", network::PROGRAM], ipv6).ours().limit_s(120)];
+    &[Scenario::between_hosts("between-hosts-ipv6", &["python3", network::PROGRAM], ipv6)
+        .ours()
+        .limit_s(120)];
 
 const CONNECTIONS: usize = 4;
 

@@ -10,17 +10,20 @@ use harness::{Result, fail, retry, ss};
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
-pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario::new("between-hosts-translated", &["python3", "iptables", network::PROGRAM], |_| {
+pub(crate) const SCENARIOS: &[Scenario] = &[Scenario::between_hosts(
+    "between-hosts-translated",
+    &["python3", "iptables", network::PROGRAM],
+    |_| {
         let Some(hosts) = hosts()? else { return Ok(()) };
         for case in CASES {
             case.run(&hosts).map_err(|error| format!("{}: {error}", case.name))?;
         }
         contained(&hosts).map_err(|error| format!("from a container: {error}"))?;
         finish(hosts)
-    })
-    .ours()
-    .limit_s(180)];
+    },
+)
+.ours()
+.limit_s(180)];
 
 /// A service's address, which is nobody's.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);

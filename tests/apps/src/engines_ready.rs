@@ -8,7 +8,9 @@ use harness::lab::Side;
 use harness::{Result, fail, network};
 
 pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario::new("between-hosts-ready", &["python3", network::PROGRAM], |_| ready()).ours().limit_s(180)];
+    &[Scenario::between_hosts("between-hosts-ready", &["python3", network::PROGRAM], |_| ready())
+        .ours()
+        .limit_s(180)];
 
 /// Answers each 64 bytes with a million.
 const SERVER: &str = r#"

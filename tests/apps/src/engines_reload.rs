@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("between-hosts-reload", &["python3", network::PROGRAM], reload).ours(),
-    Scenario::new("between-hosts-names", &["python3", "unshare", "mount", network::PROGRAM], names)
+    Scenario::between_hosts("between-hosts-reload", &["python3", network::PROGRAM], reload).ours(),
+    Scenario::between_hosts("between-hosts-names", &["python3", "unshare", "mount", network::PROGRAM], names)
         .ours()
         .limit_s(180),
 ];

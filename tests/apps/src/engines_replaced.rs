@@ -12,18 +12,24 @@ use std::path::Path;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("between-hosts-engine-ends", &["python3", network::PROGRAM], engine_ends)
+    Scenario::between_hosts("between-hosts-engine-ends", &["python3", network::PROGRAM], engine_ends)
         .ours()
         .limit_s(240),
-    Scenario::new("between-hosts-engines-end", &["python3", network::PROGRAM], engines_end)
+    Scenario::between_hosts("between-hosts-engines-end", &["python3", network::PROGRAM], engines_end)
         .ours()
         .extra()
         .limit_s(180),
-    Scenario::new("between-hosts-engine-ends-beside-stopped", &["python3", network::PROGRAM], beside_stopped)
+    Scenario::between_hosts(
+        "between-hosts-engine-ends-beside-stopped",
+        &["python3", network::PROGRAM],
+        beside_stopped,
+    )
+    .ours()
+    .extra()
+    .limit_s(240),
+    Scenario::between_hosts("between-hosts-upgrade", &["python3", network::PROGRAM], upgrade)
         .ours()
-        .extra()
         .limit_s(240),
-    Scenario::new("between-hosts-upgrade", &["python3", network::PROGRAM], upgrade).ours().limit_s(240),
 ];
 
 const CONNECTIONS: usize = 8;

@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario::new("between-hosts-overlap", &["python3", network::PROGRAM], |_| {
+    &[Scenario::between_hosts("between-hosts-overlap", &["python3", network::PROGRAM], |_| {
         carried()?;
         kept_apart()
     })

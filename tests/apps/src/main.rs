@@ -85,6 +85,8 @@ pub(crate) struct Scenario {
     pub(crate) is_ours: bool,
     /// About connections that are on shared memory from their first byte: its monitors promote nothing.
     pub(crate) is_from_first_byte: bool,
+    /// Its hosts have monitors of their own, which are the same in each form: once is enough.
+    pub(crate) is_between_hosts: bool,
     pub(crate) run: fn(&mut Lab) -> Result<()>,
 }
 
@@ -102,8 +104,22 @@ impl Scenario {
             is_extra: false,
             is_ours: false,
             is_from_first_byte: false,
+            is_between_hosts: false,
             run,
         }
+    }
+
+    pub(crate) const fn between_hosts(
+        name: &'static str,
+        programs: &'static [&'static str],
+        run: fn(&mut Lab) -> Result<()>,
+    ) -> Scenario {
+        Scenario { is_between_hosts: true, ..Scenario::new(name, programs, run) }
+    }
+
+    /// Whether monitors that promote nothing make another scenario of it.
+    fn has_first_byte_form(&self) -> bool {
+        !self.is_from_first_byte && !self.is_between_hosts
     }
 
     pub(crate) const fn limit_s(mut self, limit_s: u64) -> Scenario {
@@ -297,7 +313,7 @@ fn run(options: &Options) -> Result<()> {
         .filter(|s| options.names(s.name))
         .filter(|s| options.all || !s.is_extra || !options.only.is_empty())
         .filter(|s| !(options.fast && s.is_slow || options.kernel && s.is_ours))
-        .filter(|s| !(options.first_byte && s.is_from_first_byte && options.only.is_empty()))
+        .filter(|s| !options.first_byte || !options.only.is_empty() || s.has_first_byte_form())
         .collect();
     if options.list {
         chosen.iter().for_each(|s| println!("{}", s.name));

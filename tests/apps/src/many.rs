@@ -17,7 +17,7 @@ use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("between-hosts-many", PROGRAMS, |_| run(10)).ours().limit_s(180),
+    Scenario::between_hosts("between-hosts-many", PROGRAMS, |_| run(10)).ours().limit_s(180),
     // As many as issue 16 asks for; by its name only.
     Scenario::new("many-hosts-32", PROGRAMS, |_| run(32)).ours().extra().limit_s(900),
 ];

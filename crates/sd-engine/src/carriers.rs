@@ -124,8 +124,8 @@ impl Carriers {
     }
 
     /// See [`Rdma::place`].
-    pub(crate) fn place(&mut self, at: usize, desk: &mut Desk) {
-        self.rdma.place(at, desk);
+    pub(crate) fn place(&mut self, of: (usize, u64), desk: &mut Desk) {
+        self.rdma.place(of, desk);
     }
 
     /// Nobody is there any more.

@@ -262,7 +262,7 @@ impl Connection {
         let before = self.flags;
         if let Some(words) = self.heard {
             self.tell_urgent(&words, at, seat);
-            if self.incoming.at >= words.at && !self.waits_for_device() {
+            if self.incoming.at >= words.at && !self.ends_later() {
                 self.heard = None;
                 self.apply(&words, at, seat, control);
             }
@@ -294,7 +294,7 @@ impl Connection {
     fn apply(&mut self, words: &Words, at: Slot, seat: &mut Seat, control: &mut Control) {
         let (own, names) = (seat.end.own(at.slot), seat.end.map.names(at.slot));
         names.switched_at(seat.end.ours).store(words.switched_at, Ordering::Relaxed);
-        self.hear_grant(words);
+        self.hear_granting(words);
         let flags = words.flags & !LOCAL_FLAGS & !(FLAG_URGENT & !self.flags);
         let (new, gone) = (flags & !self.flags, self.flags & !flags);
         self.flags = flags;
@@ -407,7 +407,7 @@ impl Connection {
             urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
             switched_at: names.switched_at(side).load(Ordering::Relaxed),
             written: 0,
-            grant: self.grant(),
+            granting: self.granting(seat),
         };
         let is_same = |said: Words| Words { at: 0, ..said } == Words { at: 0, ..words };
         if !self.said.is_some_and(is_same) {

@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, Look};
 use crate::connections::Connections;
-use crate::placing::Wanted;
+use crate::placing::{Lender, Wanted};
 use crate::policy::{Crowd, Wakes};
 use crate::seat::{Seat, Seats, Slot};
 use crate::words::{self, Question};
@@ -14,7 +14,6 @@ use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
 use sd_shm::channel::{FLAG_DEAD, SlotState};
 use sd_shm::promotion::Advice;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
 /// Bytes of all connections of one peer that wait for others before them, with what each piece costs: more than that no sender has on its way
 /// (`sd_link::congestion`).
@@ -56,10 +55,8 @@ pub(crate) struct Desk {
     pub(crate) has_advised: bool,
     /// Bytes that have come.
     pub(crate) carried: u64,
-    /// Rings that are to be lent, connections that wait for the device, and who counts what is lent ([`crate::placing`]).
-    pub(crate) wanted: Vec<Wanted>,
-    pub(crate) waiting: Vec<u64>,
-    pub(crate) lent: Arc<()>,
+    /// Rings that are lent to devices.
+    pub(crate) lender: Lender,
 }
 
 /// The ends of one link.
@@ -97,16 +94,20 @@ impl Ends for View<'_> {
             connection.write(seat, position, bytes);
         });
         if by_rdma && self.connection(end).is_some_and(Connection::wants_window) {
-            self.desk.wanted.push(Wanted { peer: self.peer, id: end, to: Lending::ToBeWritten });
+            self.desk.wants(self.peer, end, Lending::ToBeWritten);
         }
     }
 
     fn place(&mut self, end: u64, position: u64, len: usize) -> Way {
         let connection = self.desk.connections.get(end).filter(|connection| connection.peer == self.peer);
-        match (connection, &mut self.placing) {
-            (Some(connection), Some(placing)) => connection.place(position, len, placing),
-            _ => Way::Copied(len),
+        let (Some(connection), Some(placing)) = (connection, &mut self.placing) else {
+            return Way::Copied(len);
+        };
+        if connection.wants_source(position, len) {
+            self.desk.wants(self.peer, end, Lending::ToSend);
+            return Way::Copied(len);
         }
+        connection.place(position, len, placing)
     }
 
     fn placed(&mut self, end: u64, position: u64, len: usize) {
@@ -223,6 +224,10 @@ impl Desk {
         now > before && *all > EARLY_MAX
     }
 
+    fn wants(&mut self, peer: usize, id: u64, to: Lending) {
+        self.lender.wanted.push(Wanted { peer, id, to });
+    }
+
     pub(crate) fn touch(&mut self, id: u64) {
         if let Some(connection) = self.connections.get(id)
             && !std::mem::replace(&mut connection.is_touched, true)
@@ -269,16 +274,14 @@ impl Desk {
         }
         if let Some((connection, seat)) = self.with_seat(id) {
             let is_advised = connection.settle(seat, control);
-            let wanted = Wanted { peer: connection.peer, id, to: Lending::ToSend };
-            let (wants, waits) = (connection.wants_source(), connection.waits_for_device());
+            let (owes, waits) = (connection.owes_granting(), connection.waits_for_device());
             let is_much = connection.rings() & TX_EVENT != 0;
             if let Some(at) = connection.at.filter(|_| is_much) {
                 seat.arm(at.slot, TX_EVENT);
             }
-            let wants_visit = connection.owes_word() || is_much;
+            let wants_visit = connection.owes_word() || is_much || owes;
             self.has_advised |= is_advised;
-            self.wanted.extend(wants.then_some(wanted));
-            self.waiting.extend(waits.then_some(id));
+            self.lender.waiting.extend(waits.then_some(id));
             if wants_visit {
                 self.visit(id, links, control, false);
             }

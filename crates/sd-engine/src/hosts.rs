@@ -31,6 +31,8 @@ const BURST_MIN: u64 = 64 << 10;
 const RESOLVE_S: u64 = 30;
 /// Packets have new keys at least so often, unless the file says another time.
 const REKEY_S: u64 = 3600;
+/// Of programs' rings, 2 MiB each, a device may have so much, unless the file says otherwise.
+const PIN_MIB: usize = 128;
 /// No hosts file is longer.
 const BYTES_MAX: u64 = 4 << 20;
 
@@ -187,6 +189,11 @@ impl Hosts {
     /// Packets have new keys after this, in nanoseconds.
     pub(crate) fn rekey_ns(&self) -> u64 {
         self.written.rekey_seconds.unwrap_or(REKEY_S) * 1_000_000_000
+    }
+
+    /// Rings that may be lent to devices at a time.
+    pub(crate) fn rings(&self) -> usize {
+        self.written.pin_mebibytes.unwrap_or(PIN_MIB) / 2
     }
 
     /// Whether links have to be made anew for what has changed besides engines.

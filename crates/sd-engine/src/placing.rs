@@ -18,7 +18,7 @@
 use crate::connection::Connection;
 use crate::desk::Desk;
 use crate::seat::{Seat, Slot};
-use crate::words::Words;
+use crate::words::{Granting, Words};
 use sd_carrier::{Grant, Lending, Lent, Placing, Verbs};
 use sd_link::Way;
 use sd_shm::channel::{GEOMETRY, LENT, SlotState};
@@ -29,21 +29,33 @@ use std::sync::Arc;
 pub(crate) const LEAST: u32 = 16 << 10;
 /// Nor is a rest of fewer placed.
 const REST: usize = 4 << 10;
-/// Rings that are lent at a time, 2 MiB each.
-pub(crate) const LENT_MAX: usize = 64;
 const LARGE: usize = GEOMETRY.large as usize;
+/// Where there is no room for more rings, those that were not used for so long are taken back.
+const QUIET_NS: u64 = 1_000_000_000;
 
 /// What of one connection is lent.
 #[derive(Default)]
 pub(crate) struct Rented {
-    /// The ring that the local process reads, for the other engine; it was so once.
+    /// The ring that the local process reads, for the other engine. It was so once. That one is told that it is over, and has not said yet that it knows.
     window: Option<(Grant, Held<Lent>)>,
     pub(crate) was_granted: bool,
-    /// What the other engine has granted, and the ring that the local process writes.
-    granted: Option<Grant>,
+    is_recalled: bool,
+    /// What was said of that, and what the other engine says.
+    said: Granting,
+    heard: Granting,
+    /// The ring that the local process writes.
     source: Option<Held<Arc<Lent>>>,
     /// They were asked for: to be written, to send from.
     is_asked: [bool; 2],
+    /// What was placed, both ways, and when that was looked at last.
+    moved: u64,
+    moved_before: u64,
+}
+
+impl Rented {
+    fn end_window(&mut self) {
+        (self.window, self.is_recalled, self.is_asked[0]) = (None, false, false);
+    }
 }
 
 /// Counted as long as it lives.
@@ -59,11 +71,24 @@ pub(crate) struct Wanted {
     pub(crate) to: Lending,
 }
 
+/// All that is wanted and lent.
+#[derive(Default)]
+pub(crate) struct Lender {
+    pub(crate) wanted: Vec<Wanted>,
+    /// Connections that wait for the device.
+    pub(crate) waiting: Vec<u64>,
+    /// Rings that may be lent at a time; who is one of them.
+    pub(crate) most: usize,
+    count: Arc<()>,
+    /// When rings may be taken back again.
+    due: u64,
+}
+
 impl Connection {
     /// Bytes have come in a record. By another way than RDMA: nothing may come by that any more which could be late.
     pub(crate) fn has_come(&mut self, by_rdma: bool) {
         if !by_rdma {
-            self.rented.window = None;
+            self.rented.end_window();
         }
     }
 
@@ -73,29 +98,53 @@ impl Connection {
         wants && self.rented.window.is_none() && !std::mem::replace(&mut self.rented.is_asked[0], true)
     }
 
-    /// The other engine has granted its ring: this one is to be lent, too. Said once.
-    pub(crate) fn wants_source(&mut self) -> bool {
-        let wants = self.rented.granted.is_some() && self.rented.source.is_none() && self.at.is_some();
-        wants && !std::mem::replace(&mut self.rented.is_asked[1], true)
+    /// Bytes of a large message from `position` on go to a ring that the other engine has granted: this one is to be lent, too. Said once.
+    pub(crate) fn wants_source(&mut self, position: u64, len: usize) -> bool {
+        let may = self.rented.heard.grant.is_some() && self.rented.source.is_none() && self.at.is_some();
+        let wants = may && !self.rented.is_asked[1] && self.outgoing.place_of(position, len).is_ok();
+        self.rented.is_asked[1] |= wants;
+        wants
     }
 
-    /// What the other engine's words say of it.
-    pub(crate) fn hear_grant(&mut self, words: &Words) {
-        if words.grant != self.rented.granted {
-            (self.rented.granted, self.rented.is_asked[1]) = (words.grant, false);
+    /// What the other engine's words say of rings.
+    pub(crate) fn hear_granting(&mut self, words: &Words) {
+        let before = std::mem::replace(&mut self.rented.heard, words.granting);
+        if before.count != words.granting.count {
+            self.rented.is_asked[1] = false;
+        }
+        let Rented { is_recalled, said, .. } = &self.rented;
+        let is_said = *is_recalled && said.grant.is_none();
+        if is_said && words.granting.done == said.count {
+            self.rented.end_window();
         }
     }
 
-    /// What this engine's words say of it.
-    pub(crate) fn grant(&self) -> Option<Grant> {
-        self.rented.window.as_ref().map(|(grant, _)| *grant)
+    /// What this engine's words say of them.
+    pub(crate) fn granting(&mut self, seat: &Seat) -> Granting {
+        let grant = self.rented.window.as_ref().filter(|_| !self.rented.is_recalled);
+        let grant = grant.map(|(grant, _)| *grant);
+        if grant != self.rented.said.grant {
+            (self.rented.said.grant, self.rented.said.count) =
+                (grant, self.rented.said.count.wrapping_add(1));
+        }
+        if self.owes_granting() {
+            if self.rented.heard.grant.is_none() {
+                self.take_back_source(seat);
+            }
+            self.rented.said.done = self.rented.heard.count;
+        }
+        self.rented.said
+    }
+
+    /// The other engine waits for the word that this one goes by what it has said.
+    pub(crate) fn owes_granting(&self) -> bool {
+        let Rented { heard, said, .. } = &self.rented;
+        heard.count != said.done && (heard.grant.is_some() || !self.is_placing())
     }
 
     /// Lends a ring to the end's device: whether the other engine is to be told.
-    pub(crate) fn lend(&mut self, seat: &Seat, to: Lending, end: &Verbs, count: &Arc<()>) -> bool {
-        // Besides the desk's own and this one.
-        let is_room = Arc::strong_count(count) < LENT_MAX + 2;
-        let Some(at) = self.at.filter(|_| is_room && self.is_carried()) else { return false };
+    fn lend(&mut self, seat: &Seat, to: Lending, end: &Verbs, count: &Arc<()>) -> bool {
+        let Some(at) = self.at.filter(|_| self.is_carried()) else { return false };
         match to {
             Lending::ToBeWritten => self.lend_window(seat, at, end, count),
             Lending::ToSend => {
@@ -103,6 +152,25 @@ impl Connection {
                 false
             }
         }
+    }
+
+    /// There is no room for it: it is asked for again with the next large message.
+    fn has_no_room(&mut self, to: Lending) {
+        self.rented.is_asked[usize::from(to == Lending::ToSend)] = false;
+    }
+
+    /// Nothing was placed since this was asked last: its rings are taken back. Whether the other engine is to be told.
+    fn gives_room(&mut self, seat: &Seat) -> bool {
+        let before = std::mem::replace(&mut self.rented.moved_before, self.rented.moved);
+        if before != self.rented.moved {
+            return false;
+        }
+        if !self.is_placing() {
+            self.take_back_source(seat);
+        }
+        let recalls = self.rented.window.is_some() && !self.rented.is_recalled;
+        self.rented.is_recalled |= recalls;
+        recalls
     }
 
     fn lend_window(&mut self, seat: &Seat, at: Slot, end: &Verbs, count: &Arc<()>) -> bool {
@@ -121,7 +189,7 @@ impl Connection {
 
     fn lend_source(&mut self, seat: &Seat, at: Slot, end: &Verbs, count: &Arc<()>) {
         let is_usable = |grant: &Grant| end.is_granted(grant) && grant.window.len == LARGE as u64;
-        if !self.rented.granted.as_ref().is_some_and(is_usable) {
+        if !self.rented.heard.grant.as_ref().is_some_and(is_usable) {
             return;
         }
         let (own, theirs) = (&seat.end.own(at.slot).flags, &seat.end.theirs(at.slot).flags);
@@ -139,8 +207,8 @@ impl Connection {
     }
 
     /// Of the bytes from `position` on: how many are to be copied, or are placed.
-    pub(crate) fn place(&self, position: u64, len: usize, placing: &mut Placing) -> Way {
-        let (Some(source), Some(grant)) = (&self.rented.source, self.rented.granted) else {
+    pub(crate) fn place(&mut self, position: u64, len: usize, placing: &mut Placing) -> Way {
+        let (Some(source), Some(grant)) = (&self.rented.source, self.rented.heard.grant) else {
             return Way::Copied(len);
         };
         if self.is_ending() {
@@ -149,6 +217,7 @@ impl Connection {
         match self.outgoing.place_of(position, len) {
             Ok((off, together)) if together >= REST && placing.has_room() => {
                 placing.add((Arc::clone(&source.lent), off as usize, together), grant, off.into());
+                self.rented.moved += together as u64;
                 Way::Placed(together)
             }
             Ok(_) => Way::Copied(len),
@@ -162,6 +231,7 @@ impl Connection {
             self.is_broken = true;
             return;
         }
+        self.rented.moved += len as u64;
         self.put(seat, |incoming, rings, wants_time| incoming.placed(rings, position, len, wants_time));
     }
 
@@ -171,8 +241,13 @@ impl Connection {
     }
 
     /// Words that end the connection wait until the device is done with the ring: the slot may be another connection's behind them.
-    pub(crate) fn waits_for_device(&self) -> bool {
+    pub(crate) fn ends_later(&self) -> bool {
         self.is_ending() && self.is_placing()
+    }
+
+    /// Something waits until the device is done with the ring.
+    pub(crate) fn waits_for_device(&self) -> bool {
+        self.is_placing() && (self.is_ending() || self.rented.heard.grant.is_none())
     }
 
     /// The other engine may have bytes under way into the ring.
@@ -182,28 +257,59 @@ impl Connection {
 
     /// Nothing is lent any more. What the device has been told to send it sends.
     pub(crate) fn take_back_rings(&mut self, seat: &Seat) {
-        let before = std::mem::take(&mut self.rented);
-        self.rented.was_granted = before.was_granted;
-        if let (Some(at), Some(_)) = (self.at, before.source) {
+        self.take_back_source(seat);
+        self.rented.end_window();
+        self.rented.heard.grant = None;
+    }
+
+    fn take_back_source(&mut self, seat: &Seat) {
+        self.rented.is_asked[1] = false;
+        if let (Some(at), Some(_)) = (self.at, self.rented.source.take()) {
             LENT.take_back(&seat.end.own(at.slot).flags);
         }
     }
 }
 
 impl Desk {
-    /// Lends what is wanted of connections with this peer, if there is an end that may place; else it is asked for again with the next.
-    pub(crate) fn lend(&mut self, peer: usize, end: Option<&Verbs>) {
-        let (now, others) = std::mem::take(&mut self.wanted).into_iter().partition(|it| it.peer == peer);
-        self.wanted = others;
-        let count = Arc::clone(&self.lent);
-        for Wanted { id, to, .. } in now {
+    /// Lends what is wanted of connections with this peer, if there is an end that may place: with another end there are other grants.
+    pub(crate) fn lend(&mut self, (peer, now): (usize, u64), end: Option<&Verbs>) {
+        let wanted = std::mem::take(&mut self.lender.wanted);
+        let (here, others) = wanted.into_iter().partition(|it| it.peer == peer);
+        self.lender.wanted = others;
+        for Wanted { id, to, .. } in here {
+            // Besides the lender's own and this one.
+            let count = Arc::clone(&self.lender.count);
+            let is_room = Arc::strong_count(&count) < self.lender.most + 2;
             let Some((connection, seat)) = self.with_seat(id) else { continue };
             match end {
-                Some(end) if connection.lend(seat, to, end, &count) => connection.owes_word = true,
-                Some(_) => continue,
-                None => connection.rented.is_asked = [false; 2],
+                Some(end) if is_room => {
+                    if connection.lend(seat, to, end, &count) {
+                        connection.owes_word = true;
+                        self.touch(id);
+                    }
+                }
+                Some(_) => {
+                    connection.has_no_room(to);
+                    self.make_room(now);
+                }
+                None => connection.has_no_room(to),
             }
-            self.touch(id);
+        }
+    }
+
+    /// Takes rings back that nobody has used for a while.
+    fn make_room(&mut self, now: u64) {
+        if now < self.lender.due || self.lender.most == 0 {
+            return;
+        }
+        self.lender.due = now + QUIET_NS;
+        for id in self.connections.ids() {
+            if let Some((connection, seat)) = self.with_seat(id)
+                && connection.gives_room(seat)
+            {
+                connection.owes_word = true;
+                self.touch(id);
+            }
         }
     }
 
@@ -221,7 +327,7 @@ impl Desk {
 
     /// The device has done more of what it was told to send, or is gone.
     pub(crate) fn look_after_device(&mut self) {
-        for id in std::mem::take(&mut self.waiting) {
+        for id in std::mem::take(&mut self.lender.waiting) {
             self.touch(id);
         }
     }

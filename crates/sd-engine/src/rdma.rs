@@ -173,7 +173,7 @@ impl Rdma {
     }
 
     /// Lends the rings for which that is due, and looks which the device is done with.
-    pub(crate) fn place(&mut self, at: usize, desk: &mut Desk) {
+    pub(crate) fn place(&mut self, of: (usize, u64), desk: &mut Desk) {
         let carries = self.carries();
         let end = self.end.as_ref().filter(|_| carries && self.places);
         let placed = end.map_or(0, Verbs::placed);
@@ -181,8 +181,8 @@ impl Rdma {
             self.placed = placed;
             desk.look_after_device();
         }
-        if !desk.wanted.is_empty() {
-            desk.lend(at, end);
+        if !desk.lender.wanted.is_empty() {
+            desk.lend(of, end);
         }
     }
 

@@ -131,13 +131,15 @@ impl Engine {
         let now = now_ns();
         let peers: Vec<Peer> = hosts.engines.iter().map(|engine| Peer::new(&hosts, engine)).collect();
         let links = peers.iter().map(|peer| peer.first_link(now)).collect();
+        let mut desk = Desk::default();
+        desk.lender.most = hosts.rings();
         let engine = Engine {
             control,
             listener,
             hosts,
             peers,
             links,
-            desk: Desk::default(),
+            desk,
             offered: questions::Offered::default(),
             unseated: questions::Unseated::default(),
             sleeper,

@@ -7,7 +7,7 @@ use crate::incoming::Incoming;
 use crate::laps::Laps;
 use crate::outgoing::Outgoing;
 use crate::seat::{Seat, Slot};
-use crate::words::{self, Here, Question, Streams, Words};
+use crate::words::{self, Granting, Here, Question, Streams, Words};
 use sd_carrier::{Grant, Window};
 use sd_link::Ends;
 use sd_proto::Ip;
@@ -443,11 +443,13 @@ fn words_and_questions_are_read_as_they_were_written() {
     }
     assert_eq!(words::answered(&[1; 5]), 0, "no answer of ours");
     let words =
-        Words { at: 1, flags: 2, state: 3, urgent: 4, switched_at: 5, written: u64::MAX, grant: None };
+        Words { at: 1, flags: 2, state: 3, urgent: 4, switched_at: 5, written: u64::MAX, ..Words::default() };
     assert_eq!(Words::decode(&words.encode()), Some(words));
     let window = Window { addr: u64::MAX - 5, len: 6, key: 7 };
-    let granted = Words { grant: Some(Grant { end: 8, window }), ..words };
-    assert_eq!(Words::decode(&granted.encode()), Some(granted));
+    for (grant, count, done) in [(Some(Grant { end: 8, window }), 9, 10), (None, 1, 0), (None, 0, 1)] {
+        let said = Words { granting: Granting { grant, count, done }, ..words };
+        assert_eq!(Words::decode(&said.encode()), Some(said));
+    }
     let question = Question {
         local: (Ip::v4([10, 0, 0, 1]), 40_000),
         remote: (Ip([9; 16]), 80),

@@ -12,9 +12,9 @@ const RDMA: u8 = 2;
 const UNTOLD: u8 = 0;
 const TOLD: u8 = 1;
 const RESTORED: u8 = 2;
-/// Bytes of [`Words`], and of a grant behind them.
+/// Bytes of [`Words`], and of what is said of rings behind them.
 pub(crate) const WORDS_LEN: usize = 37;
-const GRANT_LEN: usize = 24;
+const GRANTING_LEN: usize = 32;
 
 /// A connection as the end that has connected knows it; its names as the other host has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,27 +129,40 @@ pub(crate) struct Words {
     pub(crate) switched_at: u64,
     /// Ring bytes of the sender's own, for people who look at packets.
     pub(crate) written: u64,
-    /// The other engine may place into the ring that this side's process reads.
+    pub(crate) granting: Granting,
+}
+
+/// What an engine says of rings: of the one that its process reads, and what it goes by of what the other engine has said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Granting {
+    /// The other engine may place into the ring; and how often that has changed.
     pub(crate) grant: Option<Grant>,
+    pub(crate) count: u32,
+    /// The other engine's count that was done: by none before anything is placed any more.
+    pub(crate) done: u32,
 }
 
 impl Words {
     pub(crate) fn encode(&self) -> Encoded {
-        let mut out = [0; WORDS_LEN + GRANT_LEN];
+        let mut out = [0; WORDS_LEN + GRANTING_LEN];
         let mut to = Writer(&mut out);
         to.put(&self.flags.to_le_bytes());
         to.put(&[self.state]);
         for word in [self.at, self.urgent, self.switched_at, self.written] {
             to.put(&word.to_le_bytes());
         }
-        let Some(Grant { end, window }) = self.grant else { return Encoded(out, WORDS_LEN) };
-        for word in [end, window.key] {
+        let Granting { grant, count, done } = self.granting;
+        if self.granting == Granting::default() {
+            return Encoded(out, WORDS_LEN);
+        }
+        let Grant { end, window } = grant.unwrap_or(NO_GRANT);
+        for word in [count, done, end, window.key] {
             to.put(&word.to_le_bytes());
         }
         for word in [window.addr, window.len] {
             to.put(&word.to_le_bytes());
         }
-        Encoded(out, WORDS_LEN + GRANT_LEN)
+        Encoded(out, WORDS_LEN + GRANTING_LEN)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Words> {
@@ -158,18 +171,26 @@ impl Words {
         let [state] = from.take()?;
         let mut word = || Some(u64::from_le_bytes(from.take()?));
         let (at, urgent, switched_at, written) = (word()?, word()?, word()?, word()?);
-        let mut grant = None;
-        if !from.0.is_empty() {
-            let (end, key) = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
-            let (addr, len) = (u64::from_le_bytes(from.take()?), u64::from_le_bytes(from.take()?));
-            grant = Some(Grant { end, window: Window { addr, len, key } });
-        }
-        from.0.is_empty().then_some(Words { at, flags, state, urgent, switched_at, written, grant })
+        let granting = if from.0.is_empty() { Granting::default() } else { Granting::decode(&mut from)? };
+        from.0.is_empty().then_some(Words { at, flags, state, urgent, switched_at, written, granting })
+    }
+}
+
+/// In the place of a grant.
+const NO_GRANT: Grant = Grant { end: 0, window: Window { addr: 0, len: 0, key: 0 } };
+
+impl Granting {
+    fn decode(from: &mut Reader<'_>) -> Option<Granting> {
+        let mut number = || Some(u32::from_le_bytes(from.take()?));
+        let (count, done, end, key) = (number()?, number()?, number()?, number()?);
+        let (addr, len) = (u64::from_le_bytes(from.take()?), u64::from_le_bytes(from.take()?));
+        let grant = Grant { end, window: Window { addr, len, key } };
+        Some(Granting { grant: (len != 0).then_some(grant), count, done })
     }
 }
 
 /// Words as bytes, and how many of those count.
-pub(crate) struct Encoded([u8; WORDS_LEN + GRANT_LEN], usize);
+pub(crate) struct Encoded([u8; WORDS_LEN + GRANTING_LEN], usize);
 
 impl std::ops::Deref for Encoded {
     type Target = [u8];

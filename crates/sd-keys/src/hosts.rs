@@ -11,6 +11,7 @@
 //! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
 //! rekey       SECONDS                      packets have new keys at least so often (3600)
 //! resolve     SECONDS                      names are looked up again so often (30)
+//! pin         MEBIBYTES                    so much of programs' rings a device for RDMA may have at a time (128); 0: nothing is placed
 //! tenant      NAME  [weight=NUMBER] [rate=BYTES] [netns=PATH]...
 //! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
 //! host        NETWORK  NAME:PORT  key=BASE64|shared|plain  [each]  [tenant=NAME]
@@ -34,7 +35,7 @@ mod lines;
 pub mod names;
 
 use crate::identity::PublicKey;
-use lines::{Line, carriers, congestion, host, on_or_off, once, seconds, socket, tenant};
+use lines::{Line, carriers, congestion, host, number, on_or_off, once, seconds, socket, tenant};
 use names::Named;
 use sd_link::congestion::Congestion;
 use std::collections::HashMap;
@@ -70,8 +71,8 @@ pub enum Carriers {
 }
 
 /// What is followed by one word.
-const ONE_WORD: [&str; 9] =
-    ["listen", "key", "shared-key", "least", "trial", "carrier", "congestion", "rekey", "resolve"];
+const ONE_WORD: [&str; 10] =
+    ["listen", "key", "shared-key", "least", "trial", "carrier", "congestion", "rekey", "resolve", "pin"];
 
 /// Where `swift` says no other delay to aim at.
 const SWIFT_US: u64 = 100;
@@ -212,6 +213,8 @@ pub struct Hosts {
     pub rekey_seconds: Option<u64>,
     /// Names are looked up again so often.
     pub resolve_seconds: Option<u64>,
+    /// Of programs' rings a device may have so much.
+    pub pin_mebibytes: Option<usize>,
     /// Those that a line names, here or of a host.
     tenants: Vec<Tenant>,
     /// By owner, by prefix from the longest on, then by network.
@@ -249,10 +252,8 @@ impl Hosts {
                 ["listen", address] => socket(address).and_then(|address| once(&mut hosts.listen, address)),
                 ["key", path] => once(&mut hosts.key, path.into()),
                 ["shared-key", path] => once(&mut hosts.shared_key, path.into()),
-                ["least", number] => {
-                    let number = number.parse().map_err(|_| format!("{number:?} is no number"));
-                    number.and_then(|number| once(&mut hosts.least, number))
-                }
+                ["least", text] => number(text).and_then(|number| once(&mut hosts.least, number)),
+                ["pin", text] => number(text).and_then(|number| once(&mut hosts.pin_mebibytes, number)),
                 ["trial", word] => on_or_off(word).and_then(|is_on| once(&mut hosts.trial, is_on)),
                 ["carrier", name] => carriers(name).and_then(|which| once(&mut hosts.carriers, which)),
                 ["congestion", name] => congestion(name).and_then(|which| once(&mut hosts.congestion, which)),

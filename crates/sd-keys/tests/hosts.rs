@@ -103,6 +103,8 @@ fn what_it_cannot_mean() {
         ("host 10.0.0.0/8 a:1 plain\nhost 10.0.0.0/8 b:1 plain", 2, "line 1 as well"),
         ("shared-key s\nhost 10.0.0.0/8 a:1 plain\nhost 11.0.0.0/8 A:1 shared", 3, "another way in line 2"),
         ("rekey 0", 1, "no seconds"),
+        ("pin -1", 1, "no number"),
+        ("pin 4\npin 4", 2, "said twice"),
         ("trial 1", 1, "neither on nor off"),
         ("trial on\ntrial off", 2, "said twice"),
         ("rekey 1\nrekey 1", 2, "said twice"),
@@ -117,9 +119,10 @@ fn what_it_cannot_mean() {
 #[test]
 fn what_names_have_is_taken_within_networks_and_behind_addresses() {
     let text = "host 10.1.0.0/16 all:7 plain each tenant=a\nhost 10.1.0.5 10.9.0.1:7 plain\n\
-                host 10.2.0.0/16 one.example.:8 plain\nrekey 60\nresolve 5\n";
+                host 10.2.0.0/16 one.example.:8 plain\nrekey 60\nresolve 5\npin 6\n";
     let hosts = Hosts::parse(text).unwrap();
     assert_eq!((hosts.rekey_seconds, hosts.resolve_seconds), (Some(60), Some(5)));
+    assert_eq!(hosts.pin_mebibytes, Some(6));
     assert_eq!(hosts.names().into_iter().collect::<Vec<_>>(), ["all", "one.example."]);
     assert!(hosts.lookup(ip("10.1.0.1")).is_none(), "nothing is known yet");
     let has = |name: &str, all: &[&str]| (name.to_owned(), all.iter().map(|text| ip(text)).collect());

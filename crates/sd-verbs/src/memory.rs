@@ -24,7 +24,7 @@ struct Registered {
     is_own: bool,
 }
 
-// SAFETY: the mapping is this value's alone, or stays as long as it does, and registrations may be used and undone by any thread.
+// SAFETY: the mapping is this value's alone, or is not reached by way of this value, and registrations may be used and undone by any thread.
 unsafe impl Send for Registered {}
 // SAFETY: through a reference nothing is read or written but by the methods of `Source` and `Landing`, which say why they may.
 unsafe impl Sync for Registered {}
@@ -55,7 +55,7 @@ impl Registered {
     }
 
     /// # Safety
-    /// So many bytes are mapped there for as long as this lives.
+    /// So many bytes are mapped there.
     unsafe fn at(
         domain: &Domain,
         start: NonNull<u8>,
@@ -63,7 +63,7 @@ impl Registered {
         access: c_int,
         is_own: bool,
     ) -> Result<Registered, Error> {
-        // SAFETY: domain and mapping live until the registration is undone, in `drop`.
+        // SAFETY: the domain lives until the registration is undone, in `drop`, and it pins the pages.
         let mr =
             unsafe { (domain.context().library().reg_mr)(domain.raw(), start.as_ptr().cast(), len, access) };
         let mr = NonNull::new(mr).ok_or_else(|| Error::last("ibv_reg_mr"))?;
@@ -191,10 +191,11 @@ pub enum Lending {
 }
 
 impl Lent {
-    /// Pages that are taken out of their file meanwhile are the device's still, and no longer the file's.
+    /// The device has the pages, and not the mapping, which may end first. Pages that are taken out of their file meanwhile are the device's still, and no
+    /// longer the file's.
     ///
     /// # Safety
-    /// So many bytes are mapped there, shared, for as long as this lives; nobody has a reference to them.
+    /// So many bytes are mapped there, shared, and nobody has a reference to them as long as this lives.
     pub unsafe fn new(domain: &Domain, start: NonNull<u8>, len: usize, to: Lending) -> Result<Lent, Error> {
         let access = match to {
             Lending::ToSend => 0,

@@ -6,6 +6,8 @@ use harness::Result;
 use harness::host::Host;
 use harness::lab::Side;
 use harness::process::Proc;
+use harness::scratch::send;
+use nix::sys::signal::Signal;
 use std::process::{ChildStdin, Stdio};
 
 pub(crate) struct Checked {
@@ -26,6 +28,11 @@ impl Checked {
         client.wait_for_text("connected", PATIENCE)?;
         let input = client.stdin()?;
         Ok(Checked { server, client: (client, input), port: port.parse()? })
+    }
+
+    /// The client stands still, or goes on.
+    pub(crate) fn is_to_run(&self, runs: bool) {
+        send(self.client.0.pid(), if runs { Signal::SIGCONT } else { Signal::SIGSTOP });
     }
 
     /// What the client says at last.

@@ -66,7 +66,7 @@ impl Verbs {
     /// Lends memory to the device, for as long as what is returned lives. What was placed and is not known to be done keeps it, too.
     ///
     /// # Safety
-    /// So many bytes are mapped there, shared, for as long as that; nobody has a reference to them.
+    /// So many bytes are mapped there, shared, and nobody has a reference to them as long as that lives.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize, to: Lending) -> Result<Lent, Error> {
         // SAFETY: as the caller says.
         unsafe { Lent::new(&self.domain, start, len, to) }

@@ -167,6 +167,7 @@ impl Engine {
         new.arrange(&self.hosts.engines, is_free);
         new.keep_credentials(&self.hosts);
         let before = std::mem::replace(&mut self.hosts, new);
+        self.desk.lender.most = self.hosts.rings();
         self.namespaces.forget();
         let is_other_way = self.hosts.is_other_way(&before);
         for (at, engine) in self.hosts.engines.iter().enumerate() {

@@ -14,7 +14,7 @@ use crate::connection::{Connection, WINDOW};
 use crate::desk::{self, Desk, View};
 use crate::incoming;
 use crate::seat::{Seat, Slot};
-use crate::words::{Here, Question, Words};
+use crate::words::{Granting, Here, Question, Words};
 use other::{Bytes, NoSeal, Other};
 use sd_carrier::{Grant, Window};
 use sd_link::congestion::Congestion;
@@ -209,14 +209,14 @@ impl World {
 
     /// As the engine's loop does it.
     fn turn(&mut self, control: &mut Control) {
-        let World { desk, links, .. } = self;
+        let World { desk, links, now, .. } = self;
         desk.settle(links, control);
         while desk.take_events(links, control) || desk.has_events() {}
         desk.visit_hot(links, control);
         desk.take_strange(links, control);
         desk.leave_dead_seats(control);
         desk.ring(control);
-        desk.lend(0, None);
+        desk.lend((0, *now), None);
         desk.look_after_device();
         desk.unanswered.clear();
         desk.opened.clear();
@@ -285,7 +285,7 @@ impl World {
                     urgent: bytes.number(),
                     switched_at: bytes.number(),
                     written: bytes.number(),
-                    grant: (bytes.u8() > 128).then(|| grant(bytes)),
+                    granting: granting(bytes),
                 };
                 let words = words.encode();
                 let len = if bytes.u8() > 240 { bytes.below(words.len()) } else { words.len() };
@@ -472,8 +472,12 @@ pub fn engine(input: &[u8]) {
     world.check();
 }
 
-/// What the other engine may say that it grants.
-fn grant(bytes: &mut Bytes<'_>) -> Grant {
-    let (addr, len, key) = (bytes.number(), bytes.number(), bytes.number() as u32);
-    Grant { end: bytes.number() as u32, window: Window { addr, len, key } }
+/// What the other engine may say of rings: mostly nothing.
+fn granting(bytes: &mut Bytes<'_>) -> Granting {
+    if bytes.u8() < 128 {
+        return Granting::default();
+    }
+    let (count, done) = (bytes.u8().into(), bytes.u8().into());
+    let window = Window { addr: bytes.number(), len: bytes.number(), key: bytes.number() as u32 };
+    Granting { grant: Some(Grant { end: bytes.number() as u32, window }), count, done }
 }

@@ -140,6 +140,10 @@ pub(super) fn may_have_an_engine(ip: IpAddr) -> bool {
 }
 
 /// Seconds from 1 to a week.
+pub(super) fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number"))
+}
+
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=604_800).contains(seconds));
     seconds.ok_or(format!("{text:?} are no seconds from 1 to 604800"))

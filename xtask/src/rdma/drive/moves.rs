@@ -1,7 +1,7 @@
 //! A server that moves from one host to the other, and back.
 
 use super::super::agent::start_engine;
-use super::placing::lives_through_an_outage;
+use super::placing::{gives_rings_back, lives_through_an_outage};
 use super::{PASSED, RDMA, placed, say, until_rdma};
 use crate::sharing::migrated_between;
 use harness::host::{Host, PLAIN};
@@ -32,5 +32,6 @@ pub(super) fn between_hosts(below: &str) -> Result<()> {
     }
     say(PASSED)?;
     lives_through_an_outage(&hosts, below)?;
+    gives_rings_back(&hosts)?;
     hosts.into_iter().try_for_each(Host::finish)
 }

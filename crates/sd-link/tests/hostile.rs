@@ -177,6 +177,19 @@ fn more_than_the_window_ends_the_session() {
 }
 
 #[test]
+fn what_a_path_cannot_have_placed_ends_the_session() {
+    for (places, len, is_violation) in [(true, 10_u16, false), (false, 10, true), (true, 0, true)] {
+        let (mut link, mut desk, tag) = up_by(PathConfig { places, ..PathConfig::datagrams() });
+        let mut record = vec![0; RECORD];
+        put(&mut record, RecordKind::Placed, 0, 2, 0, 0);
+        record.extend(len.to_le_bytes());
+        let taken = link.receive(7_000_000_000, 0, &mut packet(tag, 1000, &record), false, &mut desk);
+        assert_eq!(taken == Taken::Down(Cause::Violation), is_violation, "{places} {len}");
+        assert_eq!(desk.written.contains(&(0, 10)), !is_violation);
+    }
+}
+
+#[test]
 fn an_acknowledgement_of_what_was_not_sent_ends_the_session() {
     let (mut link, mut desk, tag) = up();
     let mut body = vec![0; 200];

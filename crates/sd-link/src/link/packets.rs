@@ -137,9 +137,8 @@ impl Link {
                 continue;
             }
             is_asking = true;
-            let may_be_placed =
-                self.paths.get(usize::from(header.path)).is_some_and(|path| path.config.places);
-            if record.kind == RecordKind::Placed && !may_be_placed {
+            let path = self.paths.get(usize::from(header.path));
+            if record.kind == RecordKind::Placed && !path.is_some_and(|path| path.config.places) {
                 return Err(Fault::Violation);
             }
             self.session.take(&record, ends)?;

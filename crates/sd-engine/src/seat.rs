@@ -249,14 +249,13 @@ impl Seat {
     pub(crate) fn clear_large(&self, slot: usize, from: u32) {
         let ring = self.end.map.large_ring(slot, self.end.ours);
         let (from, len) = (from as usize, GEOMETRY.large as usize);
-        let page = if self.end.is_stranger { len } else { from.next_multiple_of(sd_shm::PAGE).min(len) };
-        for at in (from..page).step_by(8) {
+        let page = from.next_multiple_of(sd_shm::PAGE).min(len);
+        // SAFETY: whole pages of that ring, into which only the engine writes. Nothing that is in them was sent.
+        let punch = || page < len && unsafe { sd_sys::mem::punch(ring.wrapping_add(page), len - page) };
+        let end = if !self.end.is_stranger && punch() { page } else { len };
+        for at in (from..end).step_by(8) {
             // SAFETY: a whole word of a large ring of a mapped channel.
             unsafe { (*ring.wrapping_add(at).cast::<AtomicU64>()).store(0, Ordering::Relaxed) };
-        }
-        if page < len {
-            // SAFETY: whole pages of that ring, into which only the engine writes. Nothing that is in them was sent.
-            unsafe { sd_sys::mem::punch(ring.wrapping_add(page), len - page) };
         }
     }
 

@@ -123,9 +123,9 @@ impl Carriers {
         self.rdma.places = may;
     }
 
-    /// See [`Rdma::place`].
-    pub(crate) fn place(&mut self, of: (usize, u64), desk: &mut Desk) {
-        self.rdma.place(of, desk);
+    /// See [`Rdma::lend`].
+    pub(crate) fn lend(&mut self, of: (usize, u64), desk: &mut Desk) {
+        self.rdma.lend(of, desk);
     }
 
     /// Nobody is there any more.

@@ -5,7 +5,7 @@
 
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
-use crate::placing::Rented;
+use crate::placing::LentRings;
 use crate::policy::{Habit, Load};
 use crate::seat::{ALL_BITS, Seat, Slot};
 use crate::words::{Question, Words};
@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     pub(crate) until_ns: u64,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
-    pub(crate) rented: Rented,
+    pub(crate) lent_rings: LentRings,
     said: Option<Words>,
     /// Ring bytes that the local process has consumed, as far as the other engine was told.
     told: u64,
@@ -122,7 +122,7 @@ impl Connection {
             until_ns,
             outgoing: Outgoing::new(),
             incoming: Incoming::new(),
-            rented: Rented::default(),
+            lent_rings: LentRings::default(),
             said: None,
             told: 0,
             heard: None,

@@ -4,7 +4,6 @@
 
 use crate::laps::Laps;
 use crate::placing::LEAST;
-use crate::seat::Seat;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Corrupt, Piece, RingMem, RxCursor, stamp};
 use sd_shm::channel::GEOMETRY;
@@ -30,7 +29,7 @@ pub(crate) struct Incoming {
     /// The message that is coming, where its payload lies, and how much of that is here.
     piece: Option<(Piece, (u32, u32), u32)>,
     has_ended: bool,
-    /// By position; no two overlap.
+    /// By position; of bytes no two overlap.
     early: BTreeMap<u64, Early>,
     /// What waits early, with its costs.
     pub(crate) early_bytes: usize,
@@ -120,11 +119,11 @@ impl Incoming {
         wants_time: bool,
     ) -> Result<(), Corrupt> {
         if position > self.at {
-            let early = Early::Placed(len);
-            self.early_bytes += early.cost();
-            // One that is there says no less.
-            if let Some(before) = self.early.insert(position, early) {
-                self.early_bytes -= before.cost();
+            let is_known = self.early.get(&position).is_some_and(|early| early.len() >= len);
+            if !is_known {
+                let early = Early::Placed(len);
+                self.early_bytes += early.cost();
+                self.early_bytes -= self.early.insert(position, early).map_or(0, |before| before.cost());
             }
             return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
         }
@@ -167,10 +166,9 @@ impl Incoming {
         Ok(())
     }
 
-    /// The large region has nothing beyond what this connection has written there.
-    pub(crate) fn clear_rest(&self, seat: &Seat, slot: usize) {
-        let from = self.extent.next_multiple_of(8).min(GEOMETRY.large);
-        seat.clear_large(slot, from);
+    /// So much of the large region is this connection's, in whole words.
+    pub(crate) fn extent(&self) -> u32 {
+        self.extent.next_multiple_of(8).min(GEOMETRY.large)
     }
 
     /// Keeps of this what is not there yet, behind what it continues.

@@ -201,7 +201,7 @@ impl Peer {
         if by_rdma {
             self.carriers.heard_by_rdma();
         }
-        self.carriers.place((at, now), desk);
+        self.carriers.lend((at, now), desk);
         is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
         if is_heard && link.is_up() {
             self.standing.heard(now);

@@ -35,7 +35,7 @@ const QUIET_NS: u64 = 1_000_000_000;
 
 /// What of one connection is lent.
 #[derive(Default)]
-pub(crate) struct Rented {
+pub(crate) struct LentRings {
     /// The ring that the local process reads, for the other engine. It was so once. That one is told that it is over, and has not said yet that it knows.
     window: Option<(Grant, Held<Lent>)>,
     pub(crate) was_granted: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Rented {
     moved_before: u64,
 }
 
-impl Rented {
+impl LentRings {
     fn end_window(&mut self) {
         (self.window, self.is_recalled, self.is_asked[0]) = (None, false, false);
     }
@@ -88,57 +88,60 @@ impl Connection {
     /// Bytes have come in a record. By another way than RDMA: nothing may come by that any more which could be late.
     pub(crate) fn has_come(&mut self, by_rdma: bool) {
         if !by_rdma {
-            self.rented.end_window();
+            self.lent_rings.end_window();
         }
     }
 
     /// Large messages come by RDMA, and nothing is missing before them: the ring is to be lent. Said once.
     pub(crate) fn wants_window(&mut self) -> bool {
         let wants = self.incoming.is_bulk && self.incoming.early_bytes == 0 && self.at.is_some();
-        wants && self.rented.window.is_none() && !std::mem::replace(&mut self.rented.is_asked[0], true)
+        wants
+            && self.lent_rings.window.is_none()
+            && !std::mem::replace(&mut self.lent_rings.is_asked[0], true)
     }
 
     /// Bytes of a large message from `position` on go to a ring that the other engine has granted: this one is to be lent, too. Said once.
     pub(crate) fn wants_source(&mut self, position: u64, len: usize) -> bool {
-        let may = self.rented.heard.grant.is_some() && self.rented.source.is_none() && self.at.is_some();
-        let wants = may && !self.rented.is_asked[1] && self.outgoing.place_of(position, len).is_ok();
-        self.rented.is_asked[1] |= wants;
+        let may =
+            self.lent_rings.heard.grant.is_some() && self.lent_rings.source.is_none() && self.at.is_some();
+        let wants = may && !self.lent_rings.is_asked[1] && self.outgoing.place_of(position, len).is_ok();
+        self.lent_rings.is_asked[1] |= wants;
         wants
     }
 
     /// What the other engine's words say of rings.
     pub(crate) fn hear_granting(&mut self, words: &Words) {
-        let before = std::mem::replace(&mut self.rented.heard, words.granting);
+        let before = std::mem::replace(&mut self.lent_rings.heard, words.granting);
         if before.count != words.granting.count {
-            self.rented.is_asked[1] = false;
+            self.lent_rings.is_asked[1] = false;
         }
-        let Rented { is_recalled, said, .. } = &self.rented;
+        let LentRings { is_recalled, said, .. } = &self.lent_rings;
         let is_said = *is_recalled && said.grant.is_none();
         if is_said && words.granting.done == said.count {
-            self.rented.end_window();
+            self.lent_rings.end_window();
         }
     }
 
     /// What this engine's words say of them.
     pub(crate) fn granting(&mut self, seat: &Seat) -> Granting {
-        let grant = self.rented.window.as_ref().filter(|_| !self.rented.is_recalled);
+        let grant = self.lent_rings.window.as_ref().filter(|_| !self.lent_rings.is_recalled);
         let grant = grant.map(|(grant, _)| *grant);
-        if grant != self.rented.said.grant {
-            (self.rented.said.grant, self.rented.said.count) =
-                (grant, self.rented.said.count.wrapping_add(1));
+        if grant != self.lent_rings.said.grant {
+            (self.lent_rings.said.grant, self.lent_rings.said.count) =
+                (grant, self.lent_rings.said.count.wrapping_add(1));
         }
         if self.owes_granting() {
-            if self.rented.heard.grant.is_none() {
+            if self.lent_rings.heard.grant.is_none() {
                 self.take_back_source(seat);
             }
-            self.rented.said.done = self.rented.heard.count;
+            self.lent_rings.said.done = self.lent_rings.heard.count;
         }
-        self.rented.said
+        self.lent_rings.said
     }
 
     /// The other engine waits for the word that this one goes by what it has said.
     pub(crate) fn owes_granting(&self) -> bool {
-        let Rented { heard, said, .. } = &self.rented;
+        let LentRings { heard, said, .. } = &self.lent_rings;
         heard.count != said.done && (heard.grant.is_some() || !self.is_placing())
     }
 
@@ -156,51 +159,51 @@ impl Connection {
 
     /// There is no room for it: it is asked for again with the next large message.
     fn has_no_room(&mut self, to: Lending) {
-        self.rented.is_asked[usize::from(to == Lending::ToSend)] = false;
+        self.lent_rings.is_asked[usize::from(to == Lending::ToSend)] = false;
     }
 
     /// Nothing was placed since this was asked last: its rings are taken back. Whether the other engine is to be told.
     fn gives_room(&mut self, seat: &Seat) -> bool {
-        let before = std::mem::replace(&mut self.rented.moved_before, self.rented.moved);
-        if before != self.rented.moved {
+        let before = std::mem::replace(&mut self.lent_rings.moved_before, self.lent_rings.moved);
+        if before != self.lent_rings.moved {
             return false;
         }
         if !self.is_placing() {
             self.take_back_source(seat);
         }
-        let recalls = self.rented.window.is_some() && !self.rented.is_recalled;
-        self.rented.is_recalled |= recalls;
+        let recalls = self.lent_rings.window.is_some() && !self.lent_rings.is_recalled;
+        self.lent_rings.is_recalled |= recalls;
         recalls
     }
 
     fn lend_window(&mut self, seat: &Seat, at: Slot, end: &Verbs, count: &Arc<()>) -> bool {
         if self.incoming.early_bytes != 0 {
-            self.rented.is_asked[0] = false;
+            self.lent_rings.is_asked[0] = false;
             return false;
         }
         let ring = seat.rings(at.slot, true).at(1, 0);
         // Nobody is shown what a connection before has left there.
-        self.incoming.clear_rest(seat, at.slot);
+        seat.clear_large(at.slot, self.incoming.extent());
         let Some(lent) = lend(end, ring, Lending::ToBeWritten) else { return false };
-        self.rented.window = Some((end.grant(&lent), Held { lent, _count: Arc::clone(count) }));
-        self.rented.was_granted = true;
+        self.lent_rings.window = Some((end.grant(&lent), Held { lent, _count: Arc::clone(count) }));
+        self.lent_rings.was_granted = true;
         true
     }
 
     fn lend_source(&mut self, seat: &Seat, at: Slot, end: &Verbs, count: &Arc<()>) {
         let is_usable = |grant: &Grant| end.is_granted(grant) && grant.window.len == LARGE as u64;
-        if !self.rented.heard.grant.as_ref().is_some_and(is_usable) {
+        if !self.lent_rings.heard.grant.as_ref().is_some_and(is_usable) {
             return;
         }
         let (own, theirs) = (&seat.end.own(at.slot).flags, &seat.end.theirs(at.slot).flags);
         if !LENT.lend(own, theirs) {
             // The local process gives its memory back just now. It has sent nothing for long, so there is no hurry.
-            self.rented.is_asked[1] = false;
+            self.lent_rings.is_asked[1] = false;
             return;
         }
         match lend(end, seat.rings(at.slot, false).at(1, 0), Lending::ToSend) {
             Some(lent) => {
-                self.rented.source = Some(Held { lent: Arc::new(lent), _count: Arc::clone(count) });
+                self.lent_rings.source = Some(Held { lent: Arc::new(lent), _count: Arc::clone(count) });
             }
             None => LENT.take_back(own),
         }
@@ -208,7 +211,7 @@ impl Connection {
 
     /// Of the bytes from `position` on: how many are to be copied, or are placed.
     pub(crate) fn place(&mut self, position: u64, len: usize, placing: &mut Placing) -> Way {
-        let (Some(source), Some(grant)) = (&self.rented.source, self.rented.heard.grant) else {
+        let (Some(source), Some(grant)) = (&self.lent_rings.source, self.lent_rings.heard.grant) else {
             return Way::Copied(len);
         };
         if self.is_ending() {
@@ -217,7 +220,7 @@ impl Connection {
         match self.outgoing.place_of(position, len) {
             Ok((off, together)) if together >= REST && placing.has_room() => {
                 placing.add((Arc::clone(&source.lent), off as usize, together), grant, off.into());
-                self.rented.moved += together as u64;
+                self.lent_rings.moved += together as u64;
                 Way::Placed(together)
             }
             Ok(_) => Way::Copied(len),
@@ -227,17 +230,17 @@ impl Connection {
 
     /// The other engine says that bytes are in the ring.
     pub(crate) fn placed(&mut self, seat: &Seat, position: u64, len: usize) {
-        if !self.rented.was_granted {
+        if !self.lent_rings.was_granted {
             self.is_broken = true;
             return;
         }
-        self.rented.moved += len as u64;
+        self.lent_rings.moved += len as u64;
         self.put(seat, |incoming, rings, wants_time| incoming.placed(rings, position, len, wants_time));
     }
 
     /// The device may be reading the ring of the local process.
     fn is_placing(&self) -> bool {
-        self.rented.source.as_ref().is_some_and(|source| Arc::strong_count(&source.lent) > 1)
+        self.lent_rings.source.as_ref().is_some_and(|source| Arc::strong_count(&source.lent) > 1)
     }
 
     /// Words that end the connection wait until the device is done with the ring: the slot may be another connection's behind them.
@@ -247,24 +250,24 @@ impl Connection {
 
     /// Something waits until the device is done with the ring.
     pub(crate) fn waits_for_device(&self) -> bool {
-        self.is_placing() && (self.is_ending() || self.rented.heard.grant.is_none())
+        self.is_placing() && (self.is_ending() || self.lent_rings.heard.grant.is_none())
     }
 
     /// The other engine may have bytes under way into the ring.
     pub(crate) fn has_window(&self) -> bool {
-        self.rented.window.is_some()
+        self.lent_rings.window.is_some()
     }
 
     /// Nothing is lent any more. What the device has been told to send it sends.
     pub(crate) fn take_back_rings(&mut self, seat: &Seat) {
         self.take_back_source(seat);
-        self.rented.end_window();
-        self.rented.heard.grant = None;
+        self.lent_rings.end_window();
+        self.lent_rings.heard.grant = None;
     }
 
     fn take_back_source(&mut self, seat: &Seat) {
-        self.rented.is_asked[1] = false;
-        if let (Some(at), Some(_)) = (self.at, self.rented.source.take()) {
+        self.lent_rings.is_asked[1] = false;
+        if let (Some(at), Some(_)) = (self.at, self.lent_rings.source.take()) {
             LENT.take_back(&seat.end.own(at.slot).flags);
         }
     }
@@ -277,9 +280,9 @@ impl Desk {
         let (here, others) = wanted.into_iter().partition(|it| it.peer == peer);
         self.lender.wanted = others;
         for Wanted { id, to, .. } in here {
-            // Besides the lender's own and this one.
+            // Each of them has the count, besides the lender.
+            let is_room = Arc::strong_count(&self.lender.count) <= self.lender.most;
             let count = Arc::clone(&self.lender.count);
-            let is_room = Arc::strong_count(&count) < self.lender.most + 2;
             let Some((connection, seat)) = self.with_seat(id) else { continue };
             match end {
                 Some(end) if is_room => {

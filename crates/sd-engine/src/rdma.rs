@@ -173,7 +173,7 @@ impl Rdma {
     }
 
     /// Lends the rings for which that is due, and looks which the device is done with.
-    pub(crate) fn place(&mut self, of: (usize, u64), desk: &mut Desk) {
+    pub(crate) fn lend(&mut self, of: (usize, u64), desk: &mut Desk) {
         let carries = self.carries();
         let end = self.end.as_ref().filter(|_| carries && self.places);
         let placed = end.map_or(0, Verbs::placed);

@@ -138,7 +138,7 @@ pub(crate) struct Granting {
     /// The other engine may place into the ring; and how often that has changed.
     pub(crate) grant: Option<Grant>,
     pub(crate) count: u32,
-    /// The other engine's count that was done: by none before anything is placed any more.
+    /// How far this engine follows the other one's count: by no grant before that anything is placed any more.
     pub(crate) done: u32,
 }
 

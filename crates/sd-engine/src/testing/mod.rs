@@ -327,7 +327,7 @@ impl World {
     fn grants_all(&mut self) {
         for id in self.desk.connections.ids() {
             let connection = self.desk.connections.get(id);
-            connection.into_iter().for_each(|connection| connection.rented.was_granted = true);
+            connection.into_iter().for_each(|connection| connection.lent_rings.was_granted = true);
         }
     }
 

@@ -87,21 +87,21 @@ impl Desk {
         self.count_come();
         let (mut advised, mut few) = (Vec::new(), Vec::new());
         let (mut together, mut there) = (Woken::default(), 0);
-        for seat in self.seats.all_mut() {
-            let (part, judged) = (seat.take_woken(), std::mem::take(&mut seat.judged));
+        for (seats, part, judged) in self.seats.take_woken() {
+            let first = seats.first().and_then(|at| self.seats.get(*at));
             if part.is_few() {
                 together += part;
                 there += judged;
-                few.extend(part.is_each().then_some(seat));
-            } else if seat.wakes.look(part, judged) {
-                advised.push(seat);
+                few.extend(seats.into_iter().filter(|_| part.is_each()));
+            } else if first.is_some_and(|seat| seat.wakes.look(part, judged)) {
+                advised.extend(seats);
             }
         }
         if self.wakes.look(together, there) {
             advised.append(&mut few);
         }
-        let advised = advised.iter().flat_map(|seat| seat.slots.iter().flatten());
-        let advised: Vec<_> = advised.map(|id| (*id, Advice::Woken)).collect();
+        let advised = advised.into_iter().flat_map(|at| self.seats.connections(at));
+        let advised: Vec<_> = advised.map(|id| (id, Advice::Woken)).collect();
         self.has_advised |= !advised.is_empty();
         self.advise_all(advised, links, control);
     }

@@ -310,12 +310,12 @@ impl Engine {
         if let Reply::Hosts = reply {
             return self.reload.hear(got);
         }
-        if let Some((channel, side, is_stranger)) = seat::of_message(reply)
+        if let Some((channel, process)) = seat::of_message(reply)
             && let Some(fds) = got.fds.take()
         {
-            match Seat::new(channel, side, is_stranger, fds) {
-                Some(seat) => self.desk.seats.add(channel, seat),
-                None => self.control.tell(&Request::Decline { channel }),
+            match Seat::new(channel, process, fds) {
+                Some(seat) => self.desk.seats.add(channel.0, seat),
+                None => self.control.tell(&Request::Decline { channel: channel.0 }),
             }
         }
         match *reply {

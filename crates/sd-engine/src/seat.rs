@@ -10,7 +10,7 @@ use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::promotion::PROMOTION;
 use sd_shm::rings::Rings;
 use sd_sys::fd::Owned;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const ALL_BITS: u32 = RX_BITS | TX_BITS;
@@ -18,6 +18,8 @@ pub(crate) const ALL_BITS: u32 = RX_BITS | TX_BITS;
 /// See the module.
 pub(crate) struct Seat {
     pub(crate) end: End,
+    /// The local process, as the monitor says.
+    pid: u32,
     /// Connections by slot.
     pub(crate) slots: Vec<Option<u64>>,
     /// As side A: slots that were used, and are free.
@@ -68,8 +70,22 @@ impl Seats {
         self.all.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?)))
     }
 
-    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Seat> {
-        self.all.iter_mut().flatten()
+    /// Connections there.
+    pub(crate) fn connections(&self, at: usize) -> impl Iterator<Item = u64> {
+        self.all.get(at).into_iter().flatten().flat_map(|seat| seat.slots.iter().flatten().copied())
+    }
+
+    /// For each local process, its channels: what came for it and what it was woken for, since this was asked last; of its connections those that are judged.
+    pub(crate) fn take_woken(&mut self) -> Vec<(Vec<usize>, Woken, usize)> {
+        let mut processes = BTreeMap::<u32, (Vec<usize>, Woken, usize)>::new();
+        for (at, seat) in self.all.iter_mut().enumerate() {
+            let Some(seat) = seat else { continue };
+            let (seats, part, judged) = processes.entry(seat.pid).or_default();
+            seats.push(at);
+            *part += Woken { wakes: seat.end.wakes.take(), ..std::mem::take(&mut seat.woken) };
+            *judged += std::mem::take(&mut seat.judged);
+        }
+        processes.into_values().collect()
     }
 
     /// Channels whose local process has ended, as the kernel says, and nobody has told.
@@ -98,6 +114,14 @@ impl Seats {
     }
 }
 
+/// Who is at the other side of a channel, as the monitor says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// It is another user's.
+    pub(crate) is_stranger: bool,
+}
+
 /// A slot, and which life of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
@@ -106,11 +130,12 @@ pub(crate) struct Slot {
 }
 
 impl Seat {
-    pub(crate) fn new(id: u64, ours: Side, is_stranger: bool, fds: [Owned; 3]) -> Option<Seat> {
-        let mut end = End::new(id, ours, is_stranger, fds)?;
+    pub(crate) fn new((id, ours): (u64, Side), process: Process, fds: [Owned; 3]) -> Option<Seat> {
+        let mut end = End::new(id, ours, process.is_stranger, fds)?;
         end.gathers = true;
         Some(Seat {
             end,
+            pid: process.pid,
             slots: vec![None; SLOTS],
             free: Vec::new(),
             is_dead: false,
@@ -119,11 +144,6 @@ impl Seat {
             judged: 0,
             used: 0,
         })
-    }
-
-    /// What came for the local process, and what it was woken for, since this was asked last.
-    pub(crate) fn take_woken(&mut self) -> Woken {
-        Woken { wakes: self.end.wakes.take(), ..std::mem::take(&mut self.woken) }
     }
 
     /// The ring that the local process writes, or the one that it reads.
@@ -273,11 +293,15 @@ impl Seat {
     }
 }
 
-/// The channel that comes with a message, and the engine's side of it.
-pub(crate) fn of_message(reply: &Reply) -> Option<(u64, Side, bool)> {
+/// The channel that comes with a message, and the engine's side of it; the process at its other side.
+pub(crate) fn of_message(reply: &Reply) -> Option<((u64, Side), Process)> {
     match *reply {
-        Reply::NewChannel { id, stranger, .. } => Some((id, Side::B, stranger)),
-        Reply::Promote { channel, side: 0, stranger, .. } => Some((channel, Side::A, stranger)),
+        Reply::NewChannel { id, stranger, peer_pid, .. } => {
+            Some(((id, Side::B), Process { pid: peer_pid, is_stranger: stranger }))
+        }
+        Reply::Promote { channel, side: 0, stranger, peer_pid, .. } => {
+            Some(((channel, Side::A), Process { pid: peer_pid, is_stranger: stranger }))
+        }
         _ => None,
     }
 }

@@ -8,7 +8,8 @@ use crate::hosts::Hosts;
 use crate::incoming::Incoming;
 use crate::laps::Laps;
 use crate::outgoing::Outgoing;
-use crate::seat::{Seat, Slot};
+use crate::policy::Woken;
+use crate::seat::{Process, Seat, Seats, Slot};
 use crate::words::{self, Granting, Here, Question, Streams, Words};
 use sd_carrier::{Grant, Window};
 use sd_link::Ends;
@@ -245,9 +246,31 @@ fn a_full_ring_may_come_early() {
 }
 
 fn seat(id: u64) -> Seat {
+    seat_of(1, id)
+}
+
+fn seat_of(pid: u32, id: u64) -> Seat {
     let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap();
     let fds = [Mapping::create(id, 1, 2).unwrap().0, sd_shm::public::create(1).unwrap().0, eventfd];
-    Seat::new(id, Side::A, false, fds).unwrap()
+    Seat::new((id, Side::A), Process { pid, is_stranger: false }, fds).unwrap()
+}
+
+/// A channel has a thousand connections; the next one's alone would seem to have all the wakes of the process.
+#[test]
+fn a_process_is_woken_for_all_its_channels() {
+    let mut seats = Seats::default();
+    for (id, pid, messages, wakes) in [(1, 7, 50_000, 900), (2, 8, 300, 300), (3, 7, 200, 190)] {
+        let mut seat = seat_of(pid, id);
+        seat.woken = Woken { messages, wakes: 0, joined: 0 };
+        seat.judged = id as usize;
+        seat.end.wakes.set(wakes);
+        seats.add(id, seat);
+    }
+    let found = seats.take_woken();
+    let woken = |messages, wakes| Woken { messages, wakes, joined: 0 };
+    assert_eq!(found, [(vec![0, 2], woken(50_200, 1_090), 4), (vec![1], woken(300, 300), 2)]);
+    assert!(!found[0].1.is_each() && found[1].1.is_each());
+    assert!(seats.take_woken().iter().all(|(_, woken, judged)| *woken == Woken::default() && *judged == 0));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::carriers::{self, DATAGRAMS, RDMA, TRUNK};
 use crate::connection::{Connection, WINDOW};
 use crate::desk::{self, Desk, View};
 use crate::incoming;
-use crate::seat::{Seat, Slot};
+use crate::seat::{Process, Seat, Slot};
 use crate::words::{Granting, Here, Question, Words};
 use other::{Bytes, NoSeal, Other};
 use sd_carrier::{Grant, Window};
@@ -88,7 +88,8 @@ fn seat(at: usize, page: &Owned) -> Option<(Seat, Mapping)> {
     let (segment, made) = Mapping::create(at as u64 + 1, 1, 2).ok()?;
     let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?;
     let page = sd_sys::fd::dup(page.raw()).ok()?;
-    Some((Seat::new(at as u64 + 1, [Side::A, Side::B][at], false, [segment, page, eventfd])?, made))
+    let process = Process { pid: 1, is_stranger: false };
+    Some((Seat::new((at as u64 + 1, [Side::A, Side::B][at]), process, [segment, page, eventfd])?, made))
 }
 
 /// Words of the third engine's rings in a channel.

@@ -2,15 +2,17 @@
 
 use super::closers::NOT_EXAMINED;
 use super::descriptors::{Owned, Unfit, std_fd};
+use super::outbox::{Outbox, Then};
+use super::poller::{Poller, Token};
 use crate::core::ClientId;
 use crate::core::members::ProcessId;
 use crate::core::offers::Facts;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Instant;
 
 /// A registered process image: its client id and the process it runs in.
@@ -47,9 +49,7 @@ pub(crate) struct Connection {
     pub(crate) who: Option<Identity>,
     /// The forked process that has the other end, where its parent made the connection for it.
     pub(crate) child: Option<ProcessId>,
-    /// Channels whose end could not be told yet, as the queue was full. There are never more of
-    /// them than the client has channels.
-    notices: VecDeque<Reply>,
+    outbox: Outbox,
     /// Until when it may bring the channels of an earlier monitor's time.
     pub(crate) recovers_until: Option<Instant>,
 }
@@ -115,7 +115,7 @@ impl Connection {
             has_ended: false,
             who: None,
             child: None,
-            notices: VecDeque::new(),
+            outbox: Outbox::default(),
             recovers_until: None,
         })
     }
@@ -133,7 +133,7 @@ impl Connection {
     /// The process at the other end is as one that has just been forked, and not the one that is reaped.
     pub(crate) fn begin_anew(&mut self, reaped: ProcessId) {
         (self.who, self.child, self.uid) = (None, Some(reaped), UNKNOWN);
-        self.notices.clear();
+        self.outbox.clear(&self.socket);
     }
 
     /// The process at the other end, registered or announced.
@@ -177,48 +177,46 @@ impl Connection {
         if asked == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Sends a message, or fails at once.
-    pub(crate) fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut buf = [0u8; MESSAGE_MAX];
-        let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        match sd_sys::msg::send_with_fds(
-            self.socket.as_raw_fd(),
-            reply.encode(&mut buf),
-            &fds,
-            libc::MSG_DONTWAIT,
-        ) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(io::Error::from_raw_os_error(error.0)),
+    /// Answers what the client has asked, now or when there is room. Fails where it does not read its answers, or has ended.
+    pub(crate) fn answer(&mut self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.outbox.answer(&self.socket, reply, fds)
+    }
+
+    /// Tells it something that it has not asked for, now or when there is room. Fails where too much waits, or it has ended.
+    pub(crate) fn tell(&mut self, notice: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if !self.has_room(1) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        self.outbox.notice(&self.socket, notice, fds)
     }
 
-    /// Tells that the peer on a channel is gone, now or when there is room. True when room must be watched for.
-    pub(crate) fn notify(&mut self, notice: Reply) -> bool {
-        self.notices.push_back(notice);
-        self.send_notices()
+    /// Tells it something however much waits: that a channel has ended, or one of its connections, of which it has so many.
+    pub(crate) fn notify(&mut self, notice: &Reply, fds: &[BorrowedFd<'_>]) {
+        // Its end will be seen when it is read from.
+        let _ = self.outbox.notice(&self.socket, notice, fds);
     }
 
-    /// Whether something waits for room.
-    pub(crate) fn has_notices(&self) -> bool {
-        !self.notices.is_empty()
+    /// Whether it can be told so much more.
+    pub(crate) fn has_room(&self, more: usize) -> bool {
+        self.outbox.takes(more)
     }
 
-    /// How many do.
-    pub(crate) fn notices_waiting(&self) -> usize {
-        self.notices.len()
+    /// Tells it something, and another one then: what, is returned where that is now.
+    pub(crate) fn tell_then(&mut self, notice: &Reply, then: Then) -> io::Result<Option<Then>> {
+        self.outbox.notice_then(&self.socket, notice, then)
     }
 
-    /// Sends what waits for room. True when something still does.
-    pub(crate) fn send_notices(&mut self) -> bool {
-        while let Some(notice) = self.notices.front() {
-            match self.send(notice, &[]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // Its end will be seen when it is read from.
-                Err(_) => self.notices.clear(),
-                Ok(()) => drop(self.notices.pop_front()),
-            }
-        }
-        false
+    /// Sends what waits for room. When something of it was sent: what others are told then.
+    pub(crate) fn send_waiting(&mut self) -> Option<Vec<Then>> {
+        self.outbox.send(&self.socket)
+    }
+
+    /// It is watched from now on, with that token.
+    pub(crate) fn watched_by(&mut self, poller: &Rc<Poller>, token: Token) -> io::Result<()> {
+        poller.watch(&self.socket, token)?;
+        self.outbox.watched_by(poller.clone(), token);
+        self.outbox.watched_anew(&self.socket);
+        Ok(())
     }
 }
 

@@ -176,7 +176,7 @@ impl Server {
         let given =
             [Some(family.slab.file().as_fd()), family.public.as_ref().map(AsFd::as_fd), family.eventfd()];
         let given: Vec<BorrowedFd<'_>> = given.into_iter().flatten().collect();
-        let sent = connection.send(&Reply::Resumed, &given);
+        let sent = connection.answer(&Reply::Resumed, &given);
         tracing::debug!(pid, client = who.client.0, "it has resumed");
         if let Err(error) = sent {
             self.dismiss(id, &format!("it cannot be given back what it had: {error}"));
@@ -231,7 +231,7 @@ impl Server {
         let given: Vec<BorrowedFd<'_>> =
             [Some(segment.file().as_fd()), eventfd].into_iter().flatten().collect();
         let reply = Reply::GivenBack { stranger: self.core.channels.is_strange(key) };
-        let sent = self.connections.get(&id).map(|connection| connection.send(&reply, &given));
+        let sent = self.connections.get_mut(&id).map(|connection| connection.answer(&reply, &given));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be given a channel back: {error}"));
         }

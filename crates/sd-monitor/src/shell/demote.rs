@@ -9,7 +9,6 @@
 
 use super::family::Family;
 use super::looks::What;
-use super::poller::Token;
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
@@ -17,9 +16,6 @@ use sd_shm::channel::Side;
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-
-/// Notices that wait for a process to read them; it is not told more often.
-const WAITING_MAX: usize = 64;
 
 /// More names than that, and a process is told of none but of all.
 const NAMES_MAX: usize = 32;
@@ -104,11 +100,8 @@ impl Server {
     /// Tells a client something that it may have been told before.
     pub(super) fn tell_unasked(&mut self, client: ClientId, notice: Reply) {
         let Some(family) = self.families.get(&client) else { return };
-        let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
-        let Some((number, connection)) = connection else { return };
-        if connection.notices_waiting() < WAITING_MAX && connection.notify(notice) {
-            let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
-        }
+        let Some(connection) = family.connection.and_then(|id| self.connections.get_mut(&id)) else { return };
+        let _ = connection.tell(&notice, &[]);
         family.announce_mail();
     }
 }

@@ -67,7 +67,7 @@ impl Server {
         let uid = connection.uid;
         if let Err(refused) = self.add_connection(connection, uid) {
             self.counters.refused_connections += 1;
-            self.closers.close(uid, refused.into_socket());
+            self.closers.close(uid, refused);
         }
     }
 

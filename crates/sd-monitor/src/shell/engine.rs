@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// The engine gets the hosts file as it is now. What it makes of it, it says in the log, and by [`Request::Listed`].
-    pub(super) fn hand_hosts_over(&self) {
+    pub(super) fn hand_hosts_over(&mut self) {
         let (Some(path), Some(engine)) = (&self.engine.hosts, self.engine.client) else { return };
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         // What is no file is not waited for.
@@ -201,7 +201,7 @@ impl Server {
     }
 
     /// An offer that the engine may have been told of is over; zero: all of that client's.
-    pub(super) fn unseek(&self, client: ClientId, offer: u64) {
+    pub(super) fn unseek(&mut self, client: ClientId, offer: u64) {
         if self.engine.seekers.contains(&client)
             && let Some(engine) = self.engine.client
         {
@@ -209,9 +209,9 @@ impl Server {
         }
     }
 
-    fn tell_engine(&self, engine: ClientId, notice: &Reply, fds: &[BorrowedFd<'_>]) -> Option<()> {
+    fn tell_engine(&mut self, engine: ClientId, notice: &Reply, fds: &[BorrowedFd<'_>]) -> Option<()> {
         let family: &Family = self.families.get(&engine)?;
-        self.connections.get(&family.connection?)?.send(notice, fds).ok()?;
+        self.connections.get_mut(&family.connection?)?.tell(notice, fds).ok()?;
         family.announce_mail();
         Some(())
     }

@@ -31,7 +31,7 @@ impl Server {
         let made = fds.pop().map(|socket| Connection::of_child(socket, child, uid));
         match made.map(|made| made.map(|connection| self.add_connection(connection, uid))) {
             Some(Ok(Ok(()))) => return Ok(()),
-            Some(Ok(Err(refused))) => self.closers.close(uid, refused.into_socket()),
+            Some(Ok(Err(refused))) => self.closers.close(uid, refused),
             Some(Err((_, socket))) => fds.push(socket),
             None => {}
         }

@@ -91,12 +91,9 @@ impl Server {
         if connection.has_ended {
             return true;
         }
-        if let Err(error) = self.poller.watch(connection.fd(), Token::Connection(id)) {
+        if let Err(error) = connection.watched_by(&self.poller, Token::Connection(id)) {
             self.dismiss(id, &format!("it cannot be watched: {error}"));
             return false;
-        }
-        if connection.has_notices() {
-            let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), true);
         }
         true
     }

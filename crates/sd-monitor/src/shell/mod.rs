@@ -28,6 +28,7 @@ mod metrics;
 mod networks;
 mod offers;
 mod origin;
+mod outbox;
 mod parked;
 mod peers;
 pub(crate) mod place;

@@ -8,6 +8,7 @@
 
 use super::descriptors::Unfit;
 use super::family::Family;
+use super::outbox::Then;
 use super::segments::Segment;
 use super::server::Server;
 use crate::Promote;
@@ -17,7 +18,7 @@ use crate::core::offers::{Facts, Numbers, Offer, Outcome};
 use crate::core::quotas::Holding;
 use sd_proto::{Admission, ErrorCode, Reply, Request};
 use sd_shm::slab::Promotes;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 impl Server {
     /// What processes offer.
@@ -112,6 +113,10 @@ impl Server {
     }
 
     pub(super) fn promote(&mut self, a: &Offer, b: &Offer) -> Option<()> {
+        // Both are told, or none.
+        if ![a, b].iter().all(|to| self.may_be_told(to)) {
+            return None;
+        }
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b.client);
         let known = self.core.channels.newest(a.client, b.client).filter(is_there);
         let (key, is_fresh) = match known.filter(|key| !self.is_full(*key)) {
@@ -133,8 +138,8 @@ impl Server {
             received: to.began().map_or(0, |(_, received)| received),
             netns: if self.engine.is(to.client) { other.facts.netns } else { 0 },
         };
-        self.tell_of_promotion(b, &notice(b, a, 1), None)?;
-        self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;
+        let (to_b, to_a) = (notice(b, a, 1), notice(a, b, 0));
+        self.tell_of_promotion([b, a], (&to_b, to_a), is_fresh.then_some((b.client, key)))?;
         for (engine, local) in [(a, b), (b, a)] {
             if self.engine.is(engine.client) {
                 self.engine.carried.promised(engine.serial, (local.client, local.serial));
@@ -173,21 +178,31 @@ impl Server {
         Some(fresh)
     }
 
+    fn may_be_told(&self, end: &Offer) -> bool {
+        let number = self.families.get(&end.client).and_then(|family| family.connection);
+        // Of a channel perhaps, besides.
+        number.and_then(|number| self.connections.get(&number)).is_some_and(|its| its.has_room(2))
+    }
+
+    /// B is told first: A shows a ticket that B has to know.
     fn tell_of_promotion(
-        &self,
-        to: &Offer,
-        notice: &Reply,
+        &mut self,
+        [b, a]: [&Offer; 2],
+        (to_b, to_a): (&Reply, Reply),
         fresh: Option<(ClientId, ChannelKey)>,
     ) -> Option<()> {
-        let family = self.families.get(&to.client)?;
         let mut fds = Vec::new();
         if let Some((b, key)) = fresh {
             let (other, segment): (&Family, &Segment) = (self.families.get(&b)?, self.segments.get(&key)?);
-            fds =
-                vec![segment.file().as_fd(), other.public.as_ref()?.as_fd(), other.eventfd.as_ref()?.as_fd()];
+            let given =
+                [segment.file().as_fd(), other.public.as_ref()?.as_fd(), other.eventfd.as_ref()?.as_fd()];
+            fds = given.iter().map(BorrowedFd::try_clone_to_owned).collect::<Result<_, _>>().ok()?;
         }
-        self.connections.get(&family.connection?)?.send(notice, &fds).ok()?;
-        family.announce_mail();
+        let then = Then { to: self.families.get(&a.client)?.connection?, notice: to_a, fds };
+        let first = self.families.get(&b.client)?.connection?;
+        let now = self.connections.get_mut(&first)?.tell_then(to_b, then).ok()?;
+        self.announce_mail(first);
+        now.into_iter().for_each(|then| self.tell_next(then));
         Some(())
     }
 }

@@ -279,12 +279,12 @@ impl Server {
         let bell_pump = of_pump.eventfd.as_ref()?.as_fd();
         let [near_stranger, far_stranger] = [a, b].map(|end| self.is_stranger(end, pump));
         let notice = Reply::NewChannel { id: far.0, peer_pid: of_a.pid, stranger: far_stranger, admits };
-        let to_b = self.connections.get(&of_b.connection?)?;
-        to_b.send(&notice, &[far_file, page_a, bell_pump]).ok()?;
+        let to_b = self.connections.get_mut(&of_b.connection?)?;
+        to_b.tell(&notice, &[far_file, page_a, bell_pump]).ok()?;
         of_b.announce_mail();
         let twin = Reply::Twin { near: near.0, far: far.0, near_stranger, far_stranger };
-        let to_pump = self.connections.get(&of_pump.connection?)?;
-        to_pump.send(&twin, &[near_file, page_a, bell_a, far_file, page_b, bell_b]).ok()?;
+        let to_pump = self.connections.get_mut(&of_pump.connection?)?;
+        to_pump.tell(&twin, &[near_file, page_a, bell_a, far_file, page_b, bell_b]).ok()?;
         of_pump.announce_mail();
         Some(())
     }

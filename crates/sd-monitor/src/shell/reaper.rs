@@ -10,7 +10,6 @@
 
 use super::bind::step_now;
 use super::descriptors::{ends_within, has_ended};
-use super::poller::Token;
 use super::rescue::Why;
 use super::server::Server;
 use crate::core::ClientId;
@@ -359,12 +358,8 @@ impl Server {
         let all = [Side::A, Side::B].map(|side| self.core.channels.side(key, side).to_vec()).concat();
         for (client, id) in all {
             let Some(family) = self.families.get(&client) else { continue };
-            let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
-            if let Some((number, connection)) = connection {
-                let waits = connection.notify(notice(id));
-                if waits {
-                    let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
-                }
+            if let Some(connection) = family.connection.and_then(|id| self.connections.get_mut(&id)) {
+                connection.notify(&notice(id), &[]);
             }
             family.announce_mail();
         }

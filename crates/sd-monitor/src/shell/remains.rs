@@ -24,9 +24,7 @@
 //! has paid for until it hears of the end (`kept_rings`). After a restart nobody knows all holders, so what an earlier monitor has
 //! made is left alone.
 
-use super::connection::Connection;
 use super::descriptors::std_fd;
-use super::family::Family;
 use super::helpers::Start;
 use super::poller::Token;
 use super::server::Server;
@@ -168,8 +166,6 @@ impl Server {
         let key = ChannelKey(id);
         match self.remains.kept.get_mut(&key) {
             Some(kept) => drop(kept.waiting.insert(connection)),
-            // Who does not read is not told again and again.
-            None if self.connections.get(&connection).is_some_and(Connection::has_notices) => {}
             None => self.tell_emptied(connection, key),
         }
         if self.remains.is_freed_by(process, key) {
@@ -266,10 +262,7 @@ impl Server {
 
     fn tell_emptied(&mut self, id: u64, key: ChannelKey) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.notify(Reply::Emptied { id: key.0 }) {
-            let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), true);
-        }
-        let family = connection.who.and_then(|who| self.families.get(&who.client));
-        family.into_iter().for_each(Family::announce_mail);
+        let _ = connection.tell(&Reply::Emptied { id: key.0 }, &[]);
+        self.announce_mail(id);
     }
 }

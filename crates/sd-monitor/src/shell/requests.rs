@@ -251,7 +251,7 @@ impl Server {
 
     /// Sends an answer; a client that does not read its answers is dismissed.
     pub(crate) fn reply(&mut self, id: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) {
-        let sent = self.connections.get(&id).map(|connection| connection.send(reply, fds));
+        let sent = self.connections.get_mut(&id).map(|connection| connection.answer(reply, fds));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be answered: {error}"));
         }
@@ -267,7 +267,7 @@ impl Server {
         let Server { directories, core, soon, connections, .. } = self;
         let directory = directories.of(netns, (core, soon));
         let reply = Reply::Welcome { client: client.0 };
-        let sent = connections.get(&id).map(|connection| connection.send(&reply, directory.as_slice()));
+        let sent = connections.get_mut(&id).map(|connection| connection.answer(&reply, directory.as_slice()));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be welcomed: {error}"));
         }

@@ -319,7 +319,6 @@ impl Server {
             (None, None) => return None,
         };
         let family = self.families.get(&client)?;
-        let connection = self.connections.get(&family.connection?)?;
         let notice = Reply::Offer {
             id,
             peer_pid,
@@ -329,7 +328,8 @@ impl Server {
         };
         let fds = [segment.file().as_fd(), public.as_fd(), eventfd];
         let fds = if own { &fds[..0] } else { &fds[..] };
-        if let Err(error) = connection.send(&notice, fds) {
+        let connection = self.connections.get_mut(&family.connection?)?;
+        if let Err(error) = connection.tell(&notice, fds) {
             tracing::info!(pid = family.pid, "a sibling cannot be offered connections: {error}");
             return None;
         }

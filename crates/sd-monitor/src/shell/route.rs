@@ -209,7 +209,6 @@ impl Server {
         admits: Admission,
     ) -> Option<Introduction> {
         let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
-        let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
         self.engine.note(&segment, [a, b])?;
@@ -217,7 +216,8 @@ impl Server {
         let notice = Reply::NewChannel { id, peer_pid: family_a.pid, stranger, admits };
         let (public, eventfd) = (family_a.public.as_ref()?, family_a.eventfd.as_ref()?);
         let fds = [segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
-        if let Err(error) = connection.send(&notice, &fds) {
+        let connection = self.connections.get_mut(&family_b.connection?)?;
+        if let Err(error) = connection.tell(&notice, &fds) {
             tracing::info!(pid = family_b.pid, "a listening process cannot be told of a channel: {error}");
             return None;
         }
@@ -245,7 +245,7 @@ impl Server {
         {
             fds = vec![segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
         }
-        let sent = self.connections.get(&id).map(|connection| connection.send(reply, &fds));
+        let sent = self.connections.get_mut(&id).map(|connection| connection.answer(reply, &fds));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be told a route: {error}"));
         }

@@ -12,6 +12,7 @@ use super::files;
 use super::helpers::Helpers;
 use super::looks::Looks;
 use super::metrics::Metrics;
+use super::outbox::Then;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
@@ -40,8 +41,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What the monitor has done so far.
@@ -63,7 +65,7 @@ pub(crate) struct Counters {
 /// See the module.
 pub(crate) struct Server {
     pub(crate) core: Core,
-    pub(crate) poller: Poller,
+    pub(crate) poller: Rc<Poller>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) families: HashMap<ClientId, Family>,
     pub(crate) pidfds: HashMap<ProcessId, OwnedFd>,
@@ -108,7 +110,7 @@ impl Server {
         options: &Options,
         policy: Policy,
     ) -> io::Result<Server> {
-        let poller = Poller::new()?;
+        let poller = Rc::new(Poller::new()?);
         let random = RandomState::new();
         poller.watch(&place.listener, Token::Accept)?;
         poller.watch(&signals, Token::Signals)?;
@@ -236,17 +238,17 @@ impl Server {
         false
     }
 
-    /// Serves a connection from now on, at the expense of a user; one that is refused is returned.
-    pub(crate) fn add_connection(&mut self, connection: Connection, uid: u32) -> Result<(), Connection> {
+    /// Serves a connection from now on, at the expense of a user; the socket of one that is refused is returned.
+    pub(crate) fn add_connection(&mut self, mut connection: Connection, uid: u32) -> Result<(), OwnedFd> {
         self.last_connection += 1;
         let id = self.last_connection;
         if self.charge(Holding::Connection(id), uid, 2).is_err() {
-            return Err(connection);
+            return Err(connection.into_socket());
         }
-        if let Err(error) = self.poller.watch(connection.fd(), Token::Connection(id)) {
+        if let Err(error) = connection.watched_by(&self.poller, Token::Connection(id)) {
             tracing::warn!("a connection is not watched and so refused: {error}");
             self.core.quotas.give_back(Holding::Connection(id));
-            return Err(connection);
+            return Err(connection.into_socket());
         }
         self.connections.insert(id, connection);
         Ok(())
@@ -255,17 +257,29 @@ impl Server {
     /// Something happened on a control connection: sends what had to wait, and takes one message.
     fn attend(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.has_notices() {
-            if !connection.send_notices() {
-                let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), false);
-            }
+        if let Some(then) = connection.send_waiting() {
             // It may have slept since it read what came before.
-            let family = connection.who.and_then(|who| self.families.get(&who.client));
-            family.into_iter().for_each(Family::announce_mail);
+            self.announce_mail(id);
+            then.into_iter().for_each(|then| self.tell_next(then));
         }
         if !self.waits_for_turn(id) {
             self.in_turn(id, |server| _ = server.take_message(id));
         }
+    }
+
+    /// The client of a connection looks into its mail.
+    pub(super) fn announce_mail(&self, id: u64) {
+        let who = self.connections.get(&id).and_then(|connection| connection.who);
+        who.and_then(|who| self.families.get(&who.client)).into_iter().for_each(Family::announce_mail);
+    }
+
+    /// Another client was told what this one is not to act on before.
+    pub(super) fn tell_next(&mut self, then: Then) {
+        let Then { to, notice, fds } = then;
+        let Some(connection) = self.connections.get_mut(&to) else { return };
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        connection.notify(&notice, &fds);
+        self.announce_mail(to);
     }
 
     /// Takes in one message; false when there is none.

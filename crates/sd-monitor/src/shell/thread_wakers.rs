@@ -39,7 +39,7 @@ impl Server {
         let maker = self.core.channels.maker(key, side.other()).ok_or(ErrorCode::Protocol)?;
         let wakers = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.thread_wakers;
         let waker = wakers.get(&number).ok_or(ErrorCode::Protocol)?;
-        let sent = self.connections.get(&id).map(|c| c.send(&Reply::ThreadWaker, &[waker.as_fd()]));
+        let sent = self.connections.get_mut(&id).map(|c| c.answer(&Reply::ThreadWaker, &[waker.as_fd()]));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be told of a thread waker: {error}"));
         }

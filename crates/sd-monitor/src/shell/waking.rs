@@ -51,7 +51,7 @@ impl Server {
             return Err(ErrorCode::Protocol);
         };
         let fds = [public.as_fd(), eventfd.as_fd()];
-        let sent = self.connections.get(&id).map(|c| c.send(&Reply::Adopter { stranger }, &fds));
+        let sent = self.connections.get_mut(&id).map(|c| c.answer(&Reply::Adopter { stranger }, &fds));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be told whom to wake: {error}"));
         }

@@ -14,7 +14,6 @@
 
 use super::descriptors::{Owned, Unfit};
 use super::family::Family;
-use super::poller::Token;
 use super::rescue::Request;
 use super::segments::Segment;
 use super::server::Server;
@@ -97,11 +96,9 @@ impl Server {
         let asking: Vec<(ClientId, u64)> = self.core.channels.side(key, Side::A).to_vec();
         for (client, channel) in asking {
             let Some(family) = self.families.get(&client) else { continue };
-            let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
-            let Some((number, connection)) = connection else { continue };
-            if connection.notify(Reply::Withdraw { channel, slot: slot as u32, generation }) {
-                let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
-            }
+            let connection = family.connection.and_then(|id| self.connections.get_mut(&id));
+            let Some(connection) = connection else { continue };
+            connection.notify(&Reply::Withdraw { channel, slot: slot as u32, generation }, &[]);
             family.announce_mail();
         }
         let Some(map) = self.segments.get(&key).and_then(Segment::map) else { return };

@@ -1,0 +1,305 @@
+//! What is said to a client, in order. A socket takes a few hundred messages that nobody has read; what has no room waits here for it.
+//!
+//! Thousands of connections may be moved at the same moment, and a program reads what it is told when it makes its next call. Who never reads is told
+//! no more at some time, and is dismissed where he goes on asking.
+
+use super::poller::{Poller, Token};
+use sd_proto::{MESSAGE_MAX, Reply};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+/// Of notices that can be withheld so many wait: as many as a user's offers.
+const NOTICES_MAX: usize = 4096;
+/// Of answers, as a client asks one question at a time; some it may have given up.
+const ANSWERS_MAX: usize = 4;
+
+/// What another client is told once this one has been: it may not act on it before.
+pub(crate) struct Then {
+    /// Its connection.
+    pub(crate) to: u64,
+    pub(crate) notice: Reply,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+struct Waiting {
+    reply: Reply,
+    fds: Vec<OwnedFd>,
+    is_answer: bool,
+    then: Option<Then>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Outbox {
+    waiting: VecDeque<Waiting>,
+    /// Of these.
+    answers: usize,
+    /// Who says that there is room, if anybody does.
+    poller: Option<(Rc<Poller>, Token)>,
+    is_watched: bool,
+}
+
+impl Outbox {
+    /// Room is watched for by this poller.
+    pub(super) fn watched_by(&mut self, poller: Rc<Poller>, token: Token) {
+        self.poller = Some((poller, token));
+    }
+
+    /// The socket is watched anew, for what comes by it.
+    pub(super) fn watched_anew(&mut self, socket: &OwnedFd) {
+        self.is_watched = false;
+        self.watch(socket);
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether there is room for so many more notices.
+    pub(super) fn takes(&self, more: usize) -> bool {
+        self.waiting.len() + more <= NOTICES_MAX
+    }
+
+    pub(super) fn clear(&mut self, socket: &OwnedFd) {
+        (self.waiting, self.answers) = (VecDeque::new(), 0);
+        self.watch(socket);
+    }
+
+    /// An answer to the client's question.
+    pub(super) fn answer(
+        &mut self,
+        socket: &OwnedFd,
+        reply: &Reply,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        if self.is_blocked_for(socket, reply, fds)? {
+            if self.answers >= ANSWERS_MAX {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.answers += 1;
+            self.add(socket, (reply, fds), true, None)?;
+        }
+        Ok(())
+    }
+
+    /// Something that it did not ask for.
+    pub(super) fn notice(
+        &mut self,
+        socket: &OwnedFd,
+        reply: &Reply,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        if self.is_blocked_for(socket, reply, fds)? {
+            self.add(socket, (reply, fds), false, None)?;
+        }
+        Ok(())
+    }
+
+    /// The same, and what another one is told then: it is returned where that is now.
+    pub(super) fn notice_then(
+        &mut self,
+        socket: &OwnedFd,
+        reply: &Reply,
+        then: Then,
+    ) -> io::Result<Option<Then>> {
+        if !self.is_blocked_for(socket, reply, &[])? {
+            return Ok(Some(then));
+        }
+        self.add(socket, (reply, &[]), false, Some(then))?;
+        Ok(None)
+    }
+
+    /// It has to wait; else it is sent.
+    fn is_blocked_for(&self, socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        if !self.waiting.is_empty() {
+            return Ok(true);
+        }
+        match send(socket, reply, fds) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            done => done.map(|()| false),
+        }
+    }
+
+    fn add(
+        &mut self,
+        socket: &OwnedFd,
+        (reply, fds): (&Reply, &[BorrowedFd<'_>]),
+        is_answer: bool,
+        then: Option<Then>,
+    ) -> io::Result<()> {
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>()?;
+        self.waiting.push_back(Waiting { reply: *reply, fds, is_answer, then });
+        self.watch(socket);
+        Ok(())
+    }
+
+    /// Sends what waits, as far as there is room. When something was sent: what others are told then.
+    pub(super) fn send(&mut self, socket: &OwnedFd) -> Option<Vec<Then>> {
+        let (before, mut then) = (self.waiting.len(), vec![]);
+        while let Some(first) = self.waiting.front() {
+            let fds: Vec<BorrowedFd<'_>> = first.fds.iter().map(AsFd::as_fd).collect();
+            match send(socket, &first.reply, &fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Its end will be seen when it is read from.
+                Err(_) => (self.waiting, self.answers) = (VecDeque::new(), 0),
+                Ok(()) => {
+                    let Some(sent) = self.waiting.pop_front() else { break };
+                    self.answers -= usize::from(sent.is_answer);
+                    then.extend(sent.then);
+                }
+            }
+        }
+        self.watch(socket);
+        (self.waiting.len() < before).then_some(then)
+    }
+
+    /// Watches for room where something waits for it, and only there.
+    fn watch(&mut self, socket: &OwnedFd) {
+        let wanted = !self.waiting.is_empty();
+        if wanted != self.is_watched
+            && let Some((poller, token)) = &self.poller
+        {
+            // It may be watched by nobody for a while: see `watched_anew`.
+            self.is_watched = wanted && poller.watch_room(socket, *token, true).is_ok();
+            if !wanted {
+                let _ = poller.watch_room(socket, *token, false);
+            }
+        }
+    }
+}
+
+/// Sends a message, or fails at once.
+fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut buf = [0u8; MESSAGE_MAX];
+    let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let sent =
+        sd_sys::msg::send_with_fds(socket.as_raw_fd(), reply.encode(&mut buf), &fds, libc::MSG_DONTWAIT);
+    sent.map(drop).map_err(|error| io::Error::from_raw_os_error(error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const TOKEN: Token = Token::Connection(7);
+
+    /// A box with its socket, who reads from it, and who watches.
+    struct Line {
+        outbox: Outbox,
+        socket: OwnedFd,
+        client: OwnedFd,
+        poller: Rc<Poller>,
+    }
+
+    impl Line {
+        fn new() -> Line {
+            let [socket, client] = sd_sys::msg::pair_with_credentials().unwrap().map(|fd| {
+                let kept = sd_sys::fd::dup(fd.raw()).unwrap();
+                super::super::descriptors::std_fd(kept)
+            });
+            let (poller, mut outbox) = (Rc::new(Poller::new().unwrap()), Outbox::default());
+            poller.watch(&socket, TOKEN).unwrap();
+            outbox.watched_by(poller.clone(), TOKEN);
+            Line { outbox, socket, client, poller }
+        }
+
+        fn notice(&mut self, id: u64) {
+            self.outbox.notice(&self.socket, &Reply::ChannelDead { id }, &[]).unwrap();
+        }
+
+        /// Reads so many messages at most: the numbers of these, and with how many descriptors each came.
+        fn read(&self, most: usize) -> Vec<(u64, usize)> {
+            let mut found = vec![];
+            let mut bytes = [0; MESSAGE_MAX];
+            while found.len() < most
+                && let Ok(got) =
+                    sd_sys::msg::recv_with_fds(self.client.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT)
+            {
+                let Ok(Reply::ChannelDead { id }) = Reply::decode(&bytes[..got.len]) else { panic!() };
+                found.push((id, got.fds.as_slice().len()));
+            }
+            found
+        }
+
+        fn is_told_of_room(&self) -> bool {
+            !self.poller.wait(Some(Duration::ZERO)).unwrap().is_empty()
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_waits_for_it_in_order() {
+        let mut line = Line::new();
+        (0..2000).for_each(|id| line.notice(id));
+        assert!(!line.outbox.is_empty(), "a socket does not take all that");
+        assert!(!line.is_told_of_room());
+        let mut found = line.read(300);
+        assert!(line.is_told_of_room());
+        while line.outbox.send(&line.socket).is_some() {
+            found.append(&mut line.read(usize::MAX));
+        }
+        assert_eq!(found, (0..2000).map(|id| (id, 0)).collect::<Vec<_>>());
+        assert!(line.outbox.is_empty() && !line.is_told_of_room(), "nobody waits for room any more");
+    }
+
+    #[test]
+    fn descriptors_wait_along() {
+        let mut line = Line::new();
+        (0..1000).for_each(|id| line.notice(id));
+        let (outbox, socket) = (&mut line.outbox, &line.socket);
+        outbox.answer(socket, &Reply::ChannelDead { id: 1000 }, &[socket.as_fd(), socket.as_fd()]).unwrap();
+        line.notice(1001);
+        let mut found = vec![];
+        while found.len() < 1002 {
+            found.append(&mut line.read(100));
+            line.outbox.send(&line.socket);
+        }
+        assert_eq!(found[999..], [(999, 0), (1000, 2), (1001, 0)]);
+    }
+
+    #[test]
+    fn who_does_not_read_gets_few_answers() {
+        let mut line = Line::new();
+        let mut said = 0;
+        while line.outbox.is_empty() {
+            line.notice(said);
+            said += 1;
+        }
+        let mut ask = || line.outbox.answer(&line.socket, &Reply::ChannelDead { id: 9 }, &[]);
+        assert!((0..ANSWERS_MAX).all(|_| ask().is_ok()) && ask().is_err());
+        assert_eq!(line.read(usize::MAX).len() as u64, said - 1);
+        assert!(line.outbox.send(&line.socket).is_some() && line.outbox.is_empty());
+        assert!(line.outbox.answer(&line.socket, &Reply::ChannelDead { id: 9 }, &[]).is_ok());
+        assert!(line.outbox.takes(NOTICES_MAX) && !line.outbox.takes(NOTICES_MAX + 1));
+    }
+
+    #[test]
+    fn who_is_told_then_is_told_when_it_was_read_by_the_first() {
+        let mut line = Line::new();
+        let then = |to| Then { to, notice: Reply::ChannelDead { id: to }, fds: vec![] };
+        let mut told = 0;
+        let tell = |line: &mut Line, to| line.outbox.notice_then(&line.socket, &then(to).notice, then(to));
+        while let Some(now) = tell(&mut line, told).unwrap() {
+            assert_eq!(now.to, told);
+            told += 1;
+        }
+        assert!(tell(&mut line, told + 1).unwrap().is_none());
+        assert!(line.outbox.send(&line.socket).is_none(), "nobody has read");
+        line.read(usize::MAX);
+        let later = line.outbox.send(&line.socket).unwrap();
+        assert_eq!(later.iter().map(|then| then.to).collect::<Vec<_>>(), [told, told + 1]);
+        assert_eq!(line.read(usize::MAX), [(told, 0), (told + 1, 0)]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_waited_for() {
+        let mut line = Line::new();
+        (0..2000).for_each(|id| line.notice(id));
+        line.outbox.clear(&line.socket);
+        line.read(usize::MAX);
+        assert!(line.outbox.is_empty() && !line.is_told_of_room());
+    }
+}

@@ -22,6 +22,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::between_hosts("between-hosts-woken", &["python3", network::PROGRAM], |_| woken())
         .ours()
         .limit_s(180),
+    Scenario::between_hosts("between-hosts-crowd", &["python3", network::PROGRAM], |_| crowd())
+        .ours()
+        .limit_s(180),
     Scenario::between_hosts("between-hosts-sparse", &["python3", network::PROGRAM], |_| sparse())
         .ours()
         .limit_s(180),
@@ -49,10 +52,13 @@ while True:
 const CLIENT: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/advice_client.py"));
 const TRIAL: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/trial_client.py"));
 const WOKEN: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/woken_client.py"));
+const CROWD: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/crowd_client.py"));
 const SPARSE: &str = concat!(include_str!("../py/talk.py"), include_str!("../py/sparse_client.py"));
 /// As the hosts file has it where it says nothing.
 const LEAST: usize = 32;
 const COUNT: usize = 40;
+/// More than a program is told of at once, as its socket has no room.
+const MANY: usize = 600;
 /// How many are left at the end, as the client has it: too few for an engine, and more than would each wake who reads them.
 const LEFT: usize = 20;
 /// What a busy machine carries faster is not to be a test's result.
@@ -71,7 +77,12 @@ struct Talk {
 impl Talk {
     /// `lines`: of the hosts file, besides; `of_host`: behind each line of a host.
     fn start(script: &str, lines: &str, of_host: &str) -> Result<Talk> {
-        let mut hosts = host::two_with_engines(Faults::default(), LEAST)?;
+        Talk::of((LEAST, COUNT), script, lines, of_host)
+    }
+
+    /// So many are carried at least, where there are so many.
+    fn of((least, count): (usize, usize), script: &str, lines: &str, of_host: &str) -> Result<Talk> {
+        let mut hosts = host::two_with_engines(Faults::default(), least)?;
         for host in &mut hosts {
             let text = std::fs::read_to_string(host.hosts_file())?;
             let said = text.lines().map(|line| match line.starts_with("host ") {
@@ -82,7 +93,7 @@ impl Talk {
             start_again(host)?;
         }
         let [here, there] = &hosts;
-        let (address, port, count) = (there.address.to_string(), PORT.to_string(), COUNT.to_string());
+        let (address, port, count) = (there.address.to_string(), PORT.to_string(), count.to_string());
         let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
         let mut command = here.lab.command(Side::Sd, "python3", &["-c", script, &address, &port, &count])?;
         let mut client = Proc::start(command.stdin(Stdio::piped()), "python3", here.lab.path())?;
@@ -150,6 +161,18 @@ fn nobody_comes(hosts: &[Host; 2]) -> Result<()> {
         now if now == before => Ok(()),
         now => fail!("{before} promotions, then {now}"),
     }
+}
+
+/// Hundreds may come at the same moment, while their program reads nothing of what it is told: each of them comes, and no later than it is told.
+fn crowd() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let mut talk = Talk::of((MANY, MANY), CROWD, NO_TRIAL, "")?;
+    talk.client.wait_for_text("many", LIMIT)?;
+    // Who is forgotten is offered again in a minute.
+    came_within(&talk.hosts, MANY, LIMIT / 2)?;
+    talk.end()
 }
 
 /// Among forty, the one with a message each 100 ms stays with the kernel, and the one that becomes so goes back there.
@@ -231,8 +254,12 @@ fn roads(seen: &ss::Snapshot) -> String {
 
 /// Waits until so many go through the engines.
 fn came(hosts: &[Host; 2], count: usize) -> Result<()> {
+    came_within(hosts, count, LIMIT)
+}
+
+fn came_within(hosts: &[Host; 2], count: usize, limit: Duration) -> Result<()> {
     hosts.iter().try_for_each(|host| {
-        retry(LIMIT, || {
+        retry(limit, || {
             let seen = host.lab.snapshot()?;
             match seen.of_port(PORT).iter().filter(|c| c.path == "engine").count() {
                 found if found == count => Ok(()),

@@ -180,7 +180,7 @@ fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_,
         let mut ready_list = epoll.ready_list.lock();
         if look.kernel && !ready_list.kernel_queued {
             ready_list.kernel_queued = true;
-            ready_list.queue.push_back(Queued::KERNEL);
+            ready_list.append(core::ptr::null());
         }
         look_around(epoll, &mut ready_list, look.stay);
         if !epoll.has_several() || ready_list.newest <= ready_list.ordered {
@@ -400,7 +400,7 @@ fn report_kernel(
     }
     if got > 0 {
         ready_list.kernel_queued = true;
-        ready_list.queue.push_back(Queued::KERNEL);
+        ready_list.append(core::ptr::null());
     }
     kept
 }

@@ -67,6 +67,7 @@ fn fresh() -> &'static Epoll {
             scanned: Vec::new(),
             once: Vec::new(),
             kernel_queued: false,
+            timed: 0,
             newest: 0,
             ordered: 0,
         }),

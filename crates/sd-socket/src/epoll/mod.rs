@@ -115,10 +115,6 @@ struct Queued {
     stamp: u64,
 }
 
-impl Queued {
-    const KERNEL: Queued = Queued { item: core::ptr::null(), stamp: 0 };
-}
-
 /// A socket whose events another process gets: looked at in every wait.
 #[derive(Clone, Copy)]
 struct Scanned {
@@ -135,6 +131,8 @@ struct ReadyList {
     /// With EPOLLONESHOT, and in the kernel's instance too: see `roads`.
     once: Vec<*const Item>,
     kernel_queued: bool,
+    /// Of the queue so many have times and stand in their order, up to its end: at most, as what was taken is not counted.
+    timed: usize,
     /// Time of the latest news that were put here, and the time up to which they stand in order.
     newest: u64,
     ordered: u64,
@@ -221,7 +219,7 @@ impl Epoll {
         }
         item.put(QUEUED);
         match stamp {
-            0 => ready_list.queue.push_back(Queued { item, stamp }),
+            0 => ready_list.append(item),
             _ => ready_list.insert(item, stamp),
         }
         self.load.store(ready_list.len(), Ordering::Release);
@@ -239,11 +237,28 @@ impl Epoll {
 }
 
 impl ReadyList {
+    /// Puts what has no time, the kernel's part if it is null, at the end; what comes later stays behind it.
+    fn append(&mut self, item: *const Item) {
+        self.queue.push_back(Queued { item, stamp: 0 });
+        self.timed = 0;
+    }
+
     /// Puts an item before those to which something happened later than `stamp`.
     #[inline(never)]
     fn insert(&mut self, item: &Item, stamp: u64) {
-        let later = self.queue.iter().rev().take_while(|other| other.stamp > stamp).count();
-        self.queue.insert(self.queue.len() - later, Queued { item, stamp });
+        let len = self.queue.len();
+        self.timed = self.timed.min(len);
+        // Announcements are put in order some at a time, so of hundreds many go far before the end.
+        let (mut later, mut at_most) = (0, self.timed);
+        while later < at_most {
+            let middle = (later + at_most).div_ceil(2);
+            match self.queue.get(len - middle) {
+                Some(other) if other.stamp > stamp => later = middle,
+                _ => at_most = middle - 1,
+            }
+        }
+        self.queue.insert(len - later, Queued { item, stamp });
+        self.timed += 1;
         self.newest = self.newest.max(stamp);
     }
 
@@ -269,6 +284,8 @@ impl ReadyList {
         if item.place() == QUEUED
             && let Some(at) = self.position(item)
         {
+            let behind = self.queue.len() - at;
+            self.timed = self.timed.saturating_sub(usize::from(behind <= self.timed));
             self.queue.remove(at);
         }
         self.hot.retain(|at| !core::ptr::eq(*at, item));
@@ -294,6 +311,7 @@ mod tests {
             scanned: Vec::new(),
             once: Vec::new(),
             kernel_queued: false,
+            timed: 0,
             newest: 0,
             ordered: 0,
         }
@@ -313,9 +331,40 @@ mod tests {
         assert_eq!(order(&list, &items), [1, 2, 3, 0], "of two at a time, the one that was found first");
         assert_eq!((list.first_stamp(), list.newest), (10, 30));
         // What is level-triggered and was told has no time, and goes to the end; what comes then stays behind it.
-        list.queue.push_back(Queued { item: &items[4], stamp: 0 });
+        list.append(&items[4]);
         list.insert(&items[1], 5);
         assert_eq!(order(&list, &items), [1, 2, 3, 0, 4, 1]);
+    }
+
+    /// As the list was gone through from its end.
+    #[test]
+    fn the_place_is_the_one_before_all_that_happened_later() {
+        let (items, mut list, mut seed) = ([const { Item::unused() }; 40], empty(), 7u64);
+        items.iter().for_each(|item| item.put(QUEUED));
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (what, stamp) = (seed >> 60, 1 + (seed >> 40) % 50);
+            let Some(item) = items.get((seed >> 33) as usize % items.len()) else { continue };
+            let has_time =
+                list.position(item).is_some_and(|at| list.queue.get(at).is_some_and(|it| it.stamp != 0));
+            match what {
+                0..3 => drop(list.queue.pop_front()),
+                3 => list.append(item),
+                // Nothing says what came before and what behind it, once it is gone.
+                4..6 if has_time => list.remove(item),
+                4..6 => {}
+                _ if list.queue.len() < items.len() => {
+                    let stamps =
+                        |list: &ReadyList| list.queue.iter().map(|other| other.stamp).collect::<Vec<_>>();
+                    let mut expected = stamps(&list);
+                    let later = expected.iter().rev().take_while(|other| **other > stamp).count();
+                    expected.insert(expected.len() - later, stamp);
+                    list.insert(item, stamp);
+                    assert_eq!(stamps(&list), expected);
+                }
+                _ => list.queue.clear(),
+            }
+        }
     }
 
     #[test]

@@ -32,6 +32,23 @@ pub(crate) fn channels(count: u64) -> io::Result<()> {
     crate::stand()
 }
 
+/// Clients that ask and read no answer, until they are dismissed.
+pub(crate) fn answers(count: u64) -> io::Result<()> {
+    let mut held = Vec::new();
+    for number in 0..count {
+        let Ok(client) = Client::register() else {
+            println!("stopped after {number}");
+            break;
+        };
+        let asked = (0..100_000).take_while(|_| client.control.tell(Request::Status, &[]).is_ok()).count();
+        if asked == 100_000 {
+            return Err(io::Error::other("100,000 answers were kept for a client that reads none"));
+        }
+        held.push(client);
+    }
+    crate::stand()
+}
+
 /// Children that are announced and never come.
 pub(crate) fn forks(count: u32) -> io::Result<()> {
     let client = Client::register()?;

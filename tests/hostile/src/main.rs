@@ -31,7 +31,7 @@
 //! | `squat-directory UID` | the directory in which a user's library may look for the monitor |
 //! | `keeper PATH WAY` | passes a connection whose keeper it pretends to be |
 //! | `spray FIRST LAST` | connects to every port, to be first where somebody else is meant |
-//! | `eat-channels N`, `eat-forks N`, `eat-clients N`, `fat N` | what a client can make the monitor hold and look at |
+//! | `eat-channels N`, `eat-answers N`, `eat-forks N`, `eat-clients N`, `fat N` | what a client can make the monitor hold and look at |
 //! | `bind-block PORT` | a connection that there never was |
 //! | `plant PROGRAM` | becomes a set-user-id program that finds an image of ours |
 //! | `hang WAY` | the monitor is to close what takes long to close |
@@ -104,6 +104,7 @@ fn main() -> ExitCode {
         ["echo-passed", path] => bridge::echo(path),
         ["spray", first, last] => bridge::spray(number(first) as u16, number(last) as u16),
         ["eat-channels", count] => eat::channels(number(count)),
+        ["eat-answers", count] => eat::answers(number(count)),
         ["eat-forks", count] => eat::forks(number(count) as u32),
         ["eat-clients", count] => eat::clients(number(count)),
         ["fat", count] => eat::fat(number(count)),

@@ -32,6 +32,7 @@ pub(super) const TESTS: &[Test] = &[
     ("finding-13-keeper-silent", |world| keeper(world, "silent")),
     ("finding-13-keeper-full", |world| keeper(world, "full")),
     ("finding-14-eat", |world| limited(world, &["eat-channels", "12000"])),
+    ("finding-14-answers", |world| limited(world, &["eat-answers", "100"])),
     ("finding-14-forks", |world| limited(world, &["eat-forks", "6000"])),
     ("finding-14-clients", |world| limited(world, &["eat-clients", "3000"])),
     ("finding-14-fat", fat),

@@ -211,6 +211,11 @@ impl Connection {
         self.outbox.send(&self.socket)
     }
 
+    /// Whether the monitor serves its user without bounds.
+    pub(crate) fn trusts(&mut self, is_trusted: bool) {
+        self.outbox.trusts(is_trusted);
+    }
+
     /// It is watched from now on, with that token.
     pub(crate) fn watched_by(&mut self, poller: &Rc<Poller>, token: Token) -> io::Result<()> {
         poller.watch(&self.socket, token)?;

@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// Of notices that can be withheld so many wait: as many as a user's offers.
-const NOTICES_MAX: usize = 4096;
+/// Of notices that can be withheld so many wait: for a client that the monitor serves without bounds, and for others.
+const NOTICES_MAX: [usize; 2] = [1 << 14, 1 << 10];
 /// Of answers, as a client asks one question at a time; some it may have given up.
 const ANSWERS_MAX: usize = 4;
 
@@ -39,9 +39,15 @@ pub(super) struct Outbox {
     /// Who says that there is room, if anybody does.
     poller: Option<(Rc<Poller>, Token)>,
     is_watched: bool,
+    /// The monitor serves its user without bounds: more may wait, and descriptors, which are the monitor's meanwhile.
+    is_trusted: bool,
 }
 
 impl Outbox {
+    pub(super) fn trusts(&mut self, is_trusted: bool) {
+        self.is_trusted = is_trusted;
+    }
+
     /// Room is watched for by this poller.
     pub(super) fn watched_by(&mut self, poller: Rc<Poller>, token: Token) {
         self.poller = Some((poller, token));
@@ -60,7 +66,8 @@ impl Outbox {
 
     /// Whether there is room for so many more notices.
     pub(super) fn takes(&self, more: usize) -> bool {
-        self.waiting.len() + more <= NOTICES_MAX
+        let [of_trusted, of_others] = NOTICES_MAX;
+        self.waiting.len() + more <= if self.is_trusted { of_trusted } else { of_others }
     }
 
     pub(super) fn clear(&mut self, socket: &OwnedFd) {
@@ -79,8 +86,8 @@ impl Outbox {
             if self.answers >= ANSWERS_MAX {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.answers += 1;
             self.add(socket, (reply, fds), true, None)?;
+            self.answers += 1;
         }
         Ok(())
     }
@@ -130,6 +137,10 @@ impl Outbox {
         is_answer: bool,
         then: Option<Then>,
     ) -> io::Result<()> {
+        let has_fds = !fds.is_empty() || then.as_ref().is_some_and(|then| !then.fds.is_empty());
+        if has_fds && !self.is_trusted {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>()?;
         self.waiting.push_back(Waiting { reply: *reply, fds, is_answer, then });
         self.watch(socket);
@@ -204,6 +215,7 @@ mod tests {
             let (poller, mut outbox) = (Rc::new(Poller::new().unwrap()), Outbox::default());
             poller.watch(&socket, TOKEN).unwrap();
             outbox.watched_by(poller.clone(), TOKEN);
+            outbox.trusts(true);
             Line { outbox, socket, client, poller }
         }
 
@@ -273,7 +285,24 @@ mod tests {
         assert_eq!(line.read(usize::MAX).len() as u64, said - 1);
         assert!(line.outbox.send(&line.socket).is_some() && line.outbox.is_empty());
         assert!(line.outbox.answer(&line.socket, &Reply::ChannelDead { id: 9 }, &[]).is_ok());
-        assert!(line.outbox.takes(NOTICES_MAX) && !line.outbox.takes(NOTICES_MAX + 1));
+        assert!(line.outbox.takes(NOTICES_MAX[0]) && !line.outbox.takes(NOTICES_MAX[0] + 1));
+    }
+
+    #[test]
+    fn of_others_fewer_wait_and_no_descriptors() {
+        let mut line = Line::new();
+        line.outbox.trusts(false);
+        assert!(line.outbox.takes(NOTICES_MAX[1]) && !line.outbox.takes(NOTICES_MAX[1] + 1));
+        while line.outbox.is_empty() {
+            line.notice(0);
+        }
+        let (outbox, socket, reply) = (&mut line.outbox, &line.socket, Reply::ChannelDead { id: 1 });
+        let then = |fds| Then { to: 1, notice: reply, fds };
+        assert!(outbox.notice(socket, &reply, &[socket.as_fd()]).is_err());
+        assert!(outbox.answer(socket, &reply, &[socket.as_fd()]).is_err());
+        assert!(outbox.notice_then(socket, &reply, then(vec![socket.try_clone().unwrap()])).is_err());
+        assert!((0..ANSWERS_MAX).all(|_| outbox.answer(socket, &reply, &[]).is_ok()));
+        assert!(outbox.notice_then(socket, &reply, then(vec![])).is_ok_and(|then| then.is_none()));
     }
 
     #[test]

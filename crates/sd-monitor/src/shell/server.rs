@@ -245,6 +245,7 @@ impl Server {
         if self.charge(Holding::Connection(id), uid, 2).is_err() {
             return Err(connection.into_socket());
         }
+        connection.trusts(self.core.quotas.is_exempt(uid));
         if let Err(error) = connection.watched_by(&self.poller, Token::Connection(id)) {
             tracing::warn!("a connection is not watched and so refused: {error}");
             self.core.quotas.give_back(Holding::Connection(id));

@@ -190,10 +190,10 @@ impl Connection {
         self.outbox.notice(&self.socket, notice, fds)
     }
 
-    /// Tells it something however much waits: that a channel has ended, or one of its connections, of which it has so many.
-    pub(crate) fn notify(&mut self, notice: &Reply, fds: &[BorrowedFd<'_>]) {
-        // Its end will be seen when it is read from.
-        let _ = self.outbox.notice(&self.socket, notice, fds);
+    /// Tells it something however much waits: that a channel has ended, or one of its connections, of which it has so many. Fails where it has ended,
+    /// which is seen when it is read from, or where descriptors may not wait.
+    pub(crate) fn notify(&mut self, notice: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.outbox.notice(&self.socket, notice, fds)
     }
 
     /// Whether it can be told so much more.
@@ -211,7 +211,7 @@ impl Connection {
         self.outbox.send(&self.socket)
     }
 
-    /// Whether the monitor serves its user without bounds.
+    /// The monitor serves its user without bounds, or not.
     pub(crate) fn trusts(&mut self, is_trusted: bool) {
         self.outbox.trusts(is_trusted);
     }

@@ -139,7 +139,12 @@ impl Server {
             netns: if self.engine.is(to.client) { other.facts.netns } else { 0 },
         };
         let (to_b, to_a) = (notice(b, a, 1), notice(a, b, 0));
-        self.tell_of_promotion([b, a], (&to_b, to_a), is_fresh.then_some((b.client, key)))?;
+        let told = self.tell_of_promotion([b, a], (&to_b, to_a), is_fresh.then_some((b.client, key)));
+        if told.is_none() && is_fresh {
+            // A does not know the channel.
+            let _ = self.decline(a.client, key.0);
+        }
+        told?;
         for (engine, local) in [(a, b), (b, a)] {
             if self.engine.is(engine.client) {
                 self.engine.carried.promised(engine.serial, (local.client, local.serial));

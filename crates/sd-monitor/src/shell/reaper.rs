@@ -359,7 +359,7 @@ impl Server {
         for (client, id) in all {
             let Some(family) = self.families.get(&client) else { continue };
             if let Some(connection) = family.connection.and_then(|id| self.connections.get_mut(&id)) {
-                connection.notify(&notice(id), &[]);
+                let _ = connection.notify(&notice(id), &[]);
             }
             family.announce_mail();
         }

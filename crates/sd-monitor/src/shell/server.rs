@@ -37,6 +37,7 @@ use crate::core::time_wait::TimeWaits;
 use crate::core::{ClientId, Core};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
+use sd_proto::Reply;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -279,7 +280,13 @@ impl Server {
         let Then { to, notice, fds } = then;
         let Some(connection) = self.connections.get_mut(&to) else { return };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        connection.notify(&notice, &fds);
+        let told = connection.notify(&notice, &fds);
+        if let (Err(_), Reply::Promote { channel, .. }, Some(who)) = (told, notice, connection.who)
+            && !fds.is_empty()
+        {
+            // Nobody is to be promised a slot of a channel that this one does not know.
+            let _ = self.decline(who.client, channel);
+        }
         self.announce_mail(to);
     }
 

@@ -98,7 +98,7 @@ impl Server {
             let Some(family) = self.families.get(&client) else { continue };
             let connection = family.connection.and_then(|id| self.connections.get_mut(&id));
             let Some(connection) = connection else { continue };
-            connection.notify(&Reply::Withdraw { channel, slot: slot as u32, generation }, &[]);
+            let _ = connection.notify(&Reply::Withdraw { channel, slot: slot as u32, generation }, &[]);
             family.announce_mail();
         }
         let Some(map) = self.segments.get(&key).and_then(Segment::map) else { return };

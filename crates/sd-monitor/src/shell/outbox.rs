@@ -12,6 +12,8 @@ use std::rc::Rc;
 
 /// Of notices that can be withheld so many wait: for a client that the monitor serves without bounds, and for others.
 const NOTICES_MAX: [usize; 2] = [1 << 14, 1 << 10];
+/// Of messages with descriptors, for the former: who does not read for long gets no more channels, and connections to him are the kernel's.
+const WITH_FDS_MAX: usize = 64;
 /// Of answers, as a client asks one question at a time; some it may have given up.
 const ANSWERS_MAX: usize = 4;
 
@@ -27,6 +29,8 @@ struct Waiting {
     reply: Reply,
     fds: Vec<OwnedFd>,
     is_answer: bool,
+    /// For this client, or the next.
+    has_fds: bool,
     then: Option<Then>,
 }
 
@@ -34,8 +38,9 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Outbox {
     waiting: VecDeque<Waiting>,
-    /// Of these.
+    /// Of these, and how many of all have descriptors.
     answers: usize,
+    with_fds: usize,
     /// Who says that there is room, if anybody does.
     poller: Option<(Rc<Poller>, Token)>,
     is_watched: bool,
@@ -71,7 +76,7 @@ impl Outbox {
     }
 
     pub(super) fn clear(&mut self, socket: &OwnedFd) {
-        (self.waiting, self.answers) = (VecDeque::new(), 0);
+        (self.waiting, self.answers, self.with_fds) = (VecDeque::new(), 0, 0);
         self.watch(socket);
     }
 
@@ -138,11 +143,12 @@ impl Outbox {
         then: Option<Then>,
     ) -> io::Result<()> {
         let has_fds = !fds.is_empty() || then.as_ref().is_some_and(|then| !then.fds.is_empty());
-        if has_fds && !self.is_trusted {
+        if has_fds && (!self.is_trusted || self.with_fds >= WITH_FDS_MAX) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>()?;
-        self.waiting.push_back(Waiting { reply: *reply, fds, is_answer, then });
+        self.waiting.push_back(Waiting { reply: *reply, fds, is_answer, has_fds, then });
+        self.with_fds += usize::from(has_fds);
         self.watch(socket);
         Ok(())
     }
@@ -155,10 +161,11 @@ impl Outbox {
             match send(socket, &first.reply, &fds) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Its end will be seen when it is read from.
-                Err(_) => (self.waiting, self.answers) = (VecDeque::new(), 0),
+                Err(_) => (self.waiting, self.answers, self.with_fds) = (VecDeque::new(), 0, 0),
                 Ok(()) => {
                     let Some(sent) = self.waiting.pop_front() else { break };
                     self.answers -= usize::from(sent.is_answer);
+                    self.with_fds -= usize::from(sent.has_fds);
                     then.extend(sent.then);
                 }
             }
@@ -286,6 +293,23 @@ mod tests {
         assert!(line.outbox.send(&line.socket).is_some() && line.outbox.is_empty());
         assert!(line.outbox.answer(&line.socket, &Reply::ChannelDead { id: 9 }, &[]).is_ok());
         assert!(line.outbox.takes(NOTICES_MAX[0]) && !line.outbox.takes(NOTICES_MAX[0] + 1));
+    }
+
+    #[test]
+    fn few_descriptors_wait() {
+        let mut line = Line::new();
+        let give = |line: &mut Line| {
+            line.outbox.notice(&line.socket, &Reply::ChannelDead { id: 0 }, &[line.socket.as_fd()])
+        };
+        while line.outbox.is_empty() {
+            give(&mut line).unwrap();
+        }
+        assert!((1..WITH_FDS_MAX).all(|_| give(&mut line).is_ok()) && give(&mut line).is_err());
+        line.notice(1);
+        while line.outbox.send(&line.socket).is_some() || !line.outbox.is_empty() {
+            line.read(usize::MAX);
+        }
+        assert!(give(&mut line).is_ok());
     }
 
     #[test]

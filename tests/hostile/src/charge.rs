@@ -66,7 +66,8 @@ fn keep(port: u16, count: u64) -> io::Result<()> {
     let before = kib(kept.as_raw_fd())?;
     drop(made);
     holds_soon(|| kib(kept.as_raw_fd()).is_ok_and(|now| now == 0));
-    print!("{said}");
+    // Its maker was ready; this process is when it has said what was kept.
+    print!("{}", said.trim_end_matches("ready\n"));
     println!("kept {before} KiB, then {} KiB", kib(kept.as_raw_fd())?);
     crate::stand()
 }

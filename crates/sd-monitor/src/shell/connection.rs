@@ -179,7 +179,7 @@ impl Connection {
 
     /// Answers what the client has asked, now or when there is room. Fails where it does not read its answers, or has ended.
     pub(crate) fn answer(&mut self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.outbox.answer(&self.socket, reply, fds)
+        self.outbox.say(&self.socket, (reply, fds), true)
     }
 
     /// Tells it something that it has not asked for, now or when there is room. Fails where too much waits, or it has ended.
@@ -187,13 +187,13 @@ impl Connection {
         if !self.has_room(1) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.outbox.notice(&self.socket, notice, fds)
+        self.notify(notice, fds)
     }
 
     /// Tells it something however much waits: that a channel has ended, or one of its connections, of which it has so many. Fails where it has ended,
     /// which is seen when it is read from, or where descriptors may not wait.
     pub(crate) fn notify(&mut self, notice: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.outbox.notice(&self.socket, notice, fds)
+        self.outbox.say(&self.socket, (notice, fds), false)
     }
 
     /// Whether it can be told so much more.
@@ -203,7 +203,7 @@ impl Connection {
 
     /// Tells it something, and another one then: what, is returned where that is now.
     pub(crate) fn tell_then(&mut self, notice: &Reply, then: Then) -> io::Result<Option<Then>> {
-        self.outbox.notice_then(&self.socket, notice, then)
+        self.outbox.say_then(&self.socket, notice, then)
     }
 
     /// Sends what waits for room. When something of it was sent: what others are told then.
@@ -219,8 +219,7 @@ impl Connection {
     /// It is watched from now on, with that token.
     pub(crate) fn watched_by(&mut self, poller: &Rc<Poller>, token: Token) -> io::Result<()> {
         poller.watch(&self.socket, token)?;
-        self.outbox.watched_by(poller.clone(), token);
-        self.outbox.watched_anew(&self.socket);
+        self.outbox.watched_by(&self.socket, poller.clone(), token);
         Ok(())
     }
 }

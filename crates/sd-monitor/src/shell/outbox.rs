@@ -29,18 +29,20 @@ struct Waiting {
     reply: Reply,
     fds: Vec<OwnedFd>,
     is_answer: bool,
-    /// For this client, or the next.
-    has_fds: bool,
     then: Option<Then>,
+}
+
+impl Waiting {
+    /// For this client, or the next.
+    fn has_fds(&self) -> bool {
+        !self.fds.is_empty() || self.then.as_ref().is_some_and(|then| !then.fds.is_empty())
+    }
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Outbox {
     waiting: VecDeque<Waiting>,
-    /// Of these, and how many of all have descriptors.
-    answers: usize,
-    with_fds: usize,
     /// Who says that there is room, if anybody does.
     poller: Option<(Rc<Poller>, Token)>,
     is_watched: bool,
@@ -53,14 +55,9 @@ impl Outbox {
         self.is_trusted = is_trusted;
     }
 
-    /// Room is watched for by this poller.
-    pub(super) fn watched_by(&mut self, poller: Rc<Poller>, token: Token) {
-        self.poller = Some((poller, token));
-    }
-
-    /// The socket is watched anew, for what comes by it.
-    pub(super) fn watched_anew(&mut self, socket: &OwnedFd) {
-        self.is_watched = false;
+    /// This poller watches the socket from now on, for what comes by it; and for room where something waits.
+    pub(super) fn watched_by(&mut self, socket: &OwnedFd, poller: Rc<Poller>, token: Token) {
+        (self.poller, self.is_watched) = (Some((poller, token)), false);
         self.watch(socket);
     }
 
@@ -76,62 +73,48 @@ impl Outbox {
     }
 
     pub(super) fn clear(&mut self, socket: &OwnedFd) {
-        (self.waiting, self.answers, self.with_fds) = (VecDeque::new(), 0, 0);
+        self.waiting.clear();
         self.watch(socket);
     }
 
-    /// An answer to the client's question.
-    pub(super) fn answer(
+    /// Says something, now or when there is room. An answer is one to the client's question.
+    pub(super) fn say(
         &mut self,
         socket: &OwnedFd,
-        reply: &Reply,
-        fds: &[BorrowedFd<'_>],
+        (reply, fds): (&Reply, &[BorrowedFd<'_>]),
+        is_answer: bool,
     ) -> io::Result<()> {
-        if self.is_blocked_for(socket, reply, fds)? {
-            if self.answers >= ANSWERS_MAX {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            self.add(socket, (reply, fds), true, None)?;
-            self.answers += 1;
+        if self.sends(socket, reply, fds)? {
+            return Ok(());
         }
-        Ok(())
+        let answers = || self.waiting.iter().filter(|waiting| waiting.is_answer).count();
+        if is_answer && answers() >= ANSWERS_MAX {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.add(socket, (reply, fds), is_answer, None)
     }
 
-    /// Something that it did not ask for.
-    pub(super) fn notice(
-        &mut self,
-        socket: &OwnedFd,
-        reply: &Reply,
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
-        if self.is_blocked_for(socket, reply, fds)? {
-            self.add(socket, (reply, fds), false, None)?;
-        }
-        Ok(())
-    }
-
-    /// The same, and what another one is told then: it is returned where that is now.
-    pub(super) fn notice_then(
+    /// Gives a notice, and what another one is told then: it is returned where that is now.
+    pub(super) fn say_then(
         &mut self,
         socket: &OwnedFd,
         reply: &Reply,
         then: Then,
     ) -> io::Result<Option<Then>> {
-        if !self.is_blocked_for(socket, reply, &[])? {
+        if self.sends(socket, reply, &[])? {
             return Ok(Some(then));
         }
-        self.add(socket, (reply, &[]), false, Some(then))?;
-        Ok(None)
+        self.add(socket, (reply, &[]), false, Some(then)).map(|()| None)
     }
 
-    /// It has to wait; else it is sent.
-    fn is_blocked_for(&self, socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
+    /// Sends it, unless it has to wait.
+    fn sends(&self, socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
         if !self.waiting.is_empty() {
-            return Ok(true);
+            return Ok(false);
         }
         match send(socket, reply, fds) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
-            done => done.map(|()| false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            done => done.map(|()| true),
         }
     }
 
@@ -142,13 +125,13 @@ impl Outbox {
         is_answer: bool,
         then: Option<Then>,
     ) -> io::Result<()> {
-        let has_fds = !fds.is_empty() || then.as_ref().is_some_and(|then| !then.fds.is_empty());
-        if has_fds && (!self.is_trusted || self.with_fds >= WITH_FDS_MAX) {
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>()?;
+        let waiting = Waiting { reply: *reply, fds, is_answer, then };
+        let with_fds = || self.waiting.iter().filter(|waiting| waiting.has_fds()).count();
+        if waiting.has_fds() && (!self.is_trusted || with_fds() >= WITH_FDS_MAX) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>()?;
-        self.waiting.push_back(Waiting { reply: *reply, fds, is_answer, has_fds, then });
-        self.with_fds += usize::from(has_fds);
+        self.waiting.push_back(waiting);
         self.watch(socket);
         Ok(())
     }
@@ -161,13 +144,8 @@ impl Outbox {
             match send(socket, &first.reply, &fds) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Its end will be seen when it is read from.
-                Err(_) => (self.waiting, self.answers, self.with_fds) = (VecDeque::new(), 0, 0),
-                Ok(()) => {
-                    let Some(sent) = self.waiting.pop_front() else { break };
-                    self.answers -= usize::from(sent.is_answer);
-                    self.with_fds -= usize::from(sent.has_fds);
-                    then.extend(sent.then);
-                }
+                Err(_) => self.waiting.clear(),
+                Ok(()) => then.extend(self.waiting.pop_front().and_then(|sent| sent.then)),
             }
         }
         self.watch(socket);
@@ -180,7 +158,7 @@ impl Outbox {
         if wanted != self.is_watched
             && let Some((poller, token)) = &self.poller
         {
-            // It may be watched by nobody for a while: see `watched_anew`.
+            // It may be watched by nobody for a while: see `watched_by`.
             self.is_watched = wanted && poller.watch_room(socket, *token, true).is_ok();
             if !wanted {
                 let _ = poller.watch_room(socket, *token, false);
@@ -221,13 +199,13 @@ mod tests {
             });
             let (poller, mut outbox) = (Rc::new(Poller::new().unwrap()), Outbox::default());
             poller.watch(&socket, TOKEN).unwrap();
-            outbox.watched_by(poller.clone(), TOKEN);
+            outbox.watched_by(&socket, poller.clone(), TOKEN);
             outbox.trusts(true);
             Line { outbox, socket, client, poller }
         }
 
         fn notice(&mut self, id: u64) {
-            self.outbox.notice(&self.socket, &Reply::ChannelDead { id }, &[]).unwrap();
+            self.outbox.say(&self.socket, (&Reply::ChannelDead { id }, &[]), false).unwrap();
         }
 
         /// Reads so many messages at most: the numbers of these, and with how many descriptors each came.
@@ -269,7 +247,9 @@ mod tests {
         let mut line = Line::new();
         (0..1000).for_each(|id| line.notice(id));
         let (outbox, socket) = (&mut line.outbox, &line.socket);
-        outbox.answer(socket, &Reply::ChannelDead { id: 1000 }, &[socket.as_fd(), socket.as_fd()]).unwrap();
+        outbox
+            .say(socket, (&Reply::ChannelDead { id: 1000 }, &[socket.as_fd(), socket.as_fd()]), true)
+            .unwrap();
         line.notice(1001);
         let mut found = vec![];
         while found.len() < 1002 {
@@ -287,11 +267,11 @@ mod tests {
             line.notice(said);
             said += 1;
         }
-        let mut ask = || line.outbox.answer(&line.socket, &Reply::ChannelDead { id: 9 }, &[]);
+        let mut ask = || line.outbox.say(&line.socket, (&Reply::ChannelDead { id: 9 }, &[]), true);
         assert!((0..ANSWERS_MAX).all(|_| ask().is_ok()) && ask().is_err());
         assert_eq!(line.read(usize::MAX).len() as u64, said - 1);
         assert!(line.outbox.send(&line.socket).is_some() && line.outbox.is_empty());
-        assert!(line.outbox.answer(&line.socket, &Reply::ChannelDead { id: 9 }, &[]).is_ok());
+        assert!(line.outbox.say(&line.socket, (&Reply::ChannelDead { id: 9 }, &[]), true).is_ok());
         assert!(line.outbox.takes(NOTICES_MAX[0]) && !line.outbox.takes(NOTICES_MAX[0] + 1));
     }
 
@@ -299,7 +279,7 @@ mod tests {
     fn few_descriptors_wait() {
         let mut line = Line::new();
         let give = |line: &mut Line| {
-            line.outbox.notice(&line.socket, &Reply::ChannelDead { id: 0 }, &[line.socket.as_fd()])
+            line.outbox.say(&line.socket, (&Reply::ChannelDead { id: 0 }, &[line.socket.as_fd()]), false)
         };
         while line.outbox.is_empty() {
             give(&mut line).unwrap();
@@ -322,11 +302,11 @@ mod tests {
         }
         let (outbox, socket, reply) = (&mut line.outbox, &line.socket, Reply::ChannelDead { id: 1 });
         let then = |fds| Then { to: 1, notice: reply, fds };
-        assert!(outbox.notice(socket, &reply, &[socket.as_fd()]).is_err());
-        assert!(outbox.answer(socket, &reply, &[socket.as_fd()]).is_err());
-        assert!(outbox.notice_then(socket, &reply, then(vec![socket.try_clone().unwrap()])).is_err());
-        assert!((0..ANSWERS_MAX).all(|_| outbox.answer(socket, &reply, &[]).is_ok()));
-        assert!(outbox.notice_then(socket, &reply, then(vec![])).is_ok_and(|then| then.is_none()));
+        assert!(outbox.say(socket, (&reply, &[socket.as_fd()]), false).is_err());
+        assert!(outbox.say(socket, (&reply, &[socket.as_fd()]), true).is_err());
+        assert!(outbox.say_then(socket, &reply, then(vec![socket.try_clone().unwrap()])).is_err());
+        assert!((0..ANSWERS_MAX).all(|_| outbox.say(socket, (&reply, &[]), true).is_ok()));
+        assert!(outbox.say_then(socket, &reply, then(vec![])).is_ok_and(|then| then.is_none()));
     }
 
     #[test]
@@ -334,7 +314,7 @@ mod tests {
         let mut line = Line::new();
         let then = |to| Then { to, notice: Reply::ChannelDead { id: to }, fds: vec![] };
         let mut told = 0;
-        let tell = |line: &mut Line, to| line.outbox.notice_then(&line.socket, &then(to).notice, then(to));
+        let tell = |line: &mut Line, to| line.outbox.say_then(&line.socket, &then(to).notice, then(to));
         while let Some(now) = tell(&mut line, told).unwrap() {
             assert_eq!(now.to, told);
             told += 1;

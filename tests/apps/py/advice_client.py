@@ -4,10 +4,7 @@ def stage(name, talks, bulk=None):
     print(name, flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
         for _ in range(20):
-            for talk in talks:
-                talk.send(64)
-            for talk in talks:
-                talk.receive(64)
+            together(talks)
         for _ in range(5 if bulk else 0):
             bulk.turn(1 << 18)
     sys.stdin.readline()

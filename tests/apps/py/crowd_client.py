@@ -8,11 +8,5 @@ for talk in talks:
         talk.send(64)
         talk.receive(64)
 time.sleep(3)
-print("many", flush=True)
-while not select.select([sys.stdin], [], [], 0)[0]:
-    for talk in talks:
-        talk.send(64)
-    for talk in talks:
-        talk.receive(64)
-sys.stdin.readline()
+together_until_line("many", talks)
 print("over", flush=True)

@@ -13,10 +13,7 @@ def stage(name, busy, sparse):
         # Answers to those come in between, so that nothing is waited for.
         talks = busy + (sparse if now >= due else [])
         due = now + 0.1 if now >= due else due
-        for talk in talks:
-            talk.send(64)
-        for talk in talks:
-            talk.receive(64)
+        together(talks)
     sys.stdin.readline()
 
 talks = [Talk() for _ in range(count)]

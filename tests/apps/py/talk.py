@@ -32,3 +32,17 @@ class Talk:
         for (level, name), value in zip(OPTIONS, values):
             self.socket.setsockopt(level, name, value)
 
+# Each sends, then each receives: so what goes there goes together.
+def together(talks):
+    for talk in talks:
+        talk.send(64)
+    for talk in talks:
+        talk.receive(64)
+
+# All talk together until a line comes.
+def together_until_line(name, talks):
+    print(name, flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        together(talks)
+    sys.stdin.readline()
+

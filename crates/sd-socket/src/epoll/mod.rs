@@ -262,6 +262,16 @@ impl ReadyList {
         self.newest = self.newest.max(stamp);
     }
 
+    /// What stood between two parts with times may be gone: they are one where they stand in order.
+    fn join_timed(&mut self) {
+        let stamp = |at: usize| self.queue.get(at).map(|queued| queued.stamp);
+        let joins =
+            |at: usize| stamp(at).is_some_and(|it| it != 0 && stamp(at + 1).is_none_or(|next| it <= next));
+        while self.queue.len().checked_sub(self.timed + 1).is_some_and(joins) {
+            self.timed += 1;
+        }
+    }
+
     /// Time of what happened to the item at the front; zero: it has no order.
     fn first_stamp(&self) -> u64 {
         self.queue.front().map_or(0, |first| first.stamp)
@@ -284,9 +294,11 @@ impl ReadyList {
         if item.place() == QUEUED
             && let Some(at) = self.position(item)
         {
+            self.timed = self.timed.min(self.queue.len());
             let behind = self.queue.len() - at;
-            self.timed = self.timed.saturating_sub(usize::from(behind <= self.timed));
+            self.timed -= usize::from(behind <= self.timed);
             self.queue.remove(at);
+            self.join_timed();
         }
         self.hot.retain(|at| !core::ptr::eq(*at, item));
         self.scanned.retain(|at| !core::ptr::eq(at.item, item));
@@ -336,6 +348,19 @@ mod tests {
         assert_eq!(order(&list, &items), [1, 2, 3, 0, 4, 1]);
     }
 
+    #[test]
+    fn once_what_was_told_is_gone_the_order_goes_on() {
+        let (items, mut list) = ([const { Item::unused() }; 5], empty());
+        items.iter().for_each(|item| item.put(QUEUED));
+        list.insert(&items[0], 10);
+        list.append(&items[1]);
+        list.insert(&items[2], 20);
+        list.remove(&items[1]);
+        list.insert(&items[3], 5);
+        list.insert(&items[4], 15);
+        assert_eq!(order(&list, &items), [3, 0, 4, 2]);
+    }
+
     /// As the list was gone through from its end.
     #[test]
     fn the_place_is_the_one_before_all_that_happened_later() {
@@ -350,7 +375,7 @@ mod tests {
             match what {
                 0..3 => drop(list.queue.pop_front()),
                 3 => list.append(item),
-                // Nothing says what came before and what behind it, once it is gone.
+                // Two parts that it kept apart may not stand in order.
                 4..6 if has_time => list.remove(item),
                 4..6 => {}
                 _ if list.queue.len() < items.len() => {
